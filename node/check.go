@@ -1,0 +1,45 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/tokenring/tokenring/bucket"
+)
+
+// A Check is what a client asks: may this key take so many tokens of this limit? Whoever
+// builds it has made sure that the client may ask for this key, and that key and cost are
+// within bounds.
+type Check struct {
+	Limit string       // name of the limit, "" for the default one; not read when Inline
+	Key   string       // who is being limited
+	Cost  int64        // tokens: 0 looks, below 0 gives back
+	Rule  bucket.Limit // the limit itself, when Inline
+	// Inline says that the check brought its limit along instead of naming one.
+	Inline bool
+}
+
+// An Answer is what the client hears. Every check gets one, whatever died: an Err is the
+// client's own mistake.
+type Answer struct {
+	bucket.Decision
+	Limit     string // name of the limit, or InlineLimit
+	Key       string
+	Node      string // id of the node that decided
+	Unlimited bool   // the limit lets everything through; the decision holds no figures
+	Degraded  bool   // the failure policy answered, since no holder could be asked in time
+	Err       error
+}
+
+// Names that stand for limits without one; no limit may be called so.
+const (
+	InlineLimit  = "inline"
+	UnknownLimit = "unknown"
+	DefaultLimit = "default" // used by a check that names none
+)
+
+// An UnknownLimitError says that a check named a limit that is not defined.
+type UnknownLimitError struct{ Name string }
+
+func (e *UnknownLimitError) Error() string {
+	return fmt.Sprintf("limit %q is not defined", e.Name)
+}
