@@ -1,6 +1,7 @@
 module github.com/tokenring/tokenring
 
-go 1.26
+go 1.26.0
+
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/buraksezer/consistent v1.0.0 // indirect

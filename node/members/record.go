@@ -1,0 +1,205 @@
+package members
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// entry is a member as memberlist last described it.
+type entry struct {
+	Member
+	since time.Time // of being dead
+}
+
+// record is what memberlist has told, written by its callbacks and read by Members. Its
+// lock is held for moments only, since callbacks run under memberlist's own.
+type record struct {
+	changed chan struct{} // poked when there is something new; holds one
+
+	mu      sync.Mutex // guards what follows
+	self    meta
+	others  map[string]entry // by memberlist's name
+	refusal error            // the last, of a node that cannot be in one cluster with this
+}
+
+func (r *record) init(self meta) {
+	r.changed = make(chan struct{}, 1)
+	r.self = self
+	r.others = map[string]entry{}
+}
+
+func (r *record) poke() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// name is what memberlist calls this node.
+func (r *record) name() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprintf("%s@%016x", r.self.ID, r.self.Boot)
+}
+
+func (r *record) state() State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.self.State
+}
+
+// advance moves this node's state forward and reports whether that is a change.
+func (r *record) advance(s State) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s <= r.self.State {
+		return false
+	}
+	r.self.State = s
+	r.poke()
+	return true
+}
+
+func (r *record) encode(limit int) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.self.encode(limit)
+}
+
+func (r *record) lastRefusal() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refusal
+}
+
+// view returns the picture: this node, then the others in order. Of several boots with
+// one id the dead ones are left out once a later one lives.
+func (r *record) view() View {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	self := Member{ID: r.self.ID, Boot: r.self.Boot, State: r.self.State, Peer: r.self.Peer, Self: true}
+	living := map[string]bool{self.ID: true}
+	for name, e := range r.others {
+		if e.State == Dead && time.Since(e.since) > deadMemory {
+			delete(r.others, name)
+		} else if e.State != Dead {
+			living[e.ID] = true
+		}
+	}
+	v := View{self}
+	for _, e := range r.others {
+		if e.State != Dead || !living[e.ID] {
+			v = append(v, e.Member)
+		}
+	}
+	slices.SortFunc(v[1:], func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Boot, b.Boot))
+	})
+	return v
+}
+
+func viewsEqual(a, b View) bool { return slices.Equal(a, b) }
+
+// addresses returns the gossip addresses of members that are lost and of those living.
+func (r *record) addresses() (lost []string, living map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	living = map[string]bool{}
+	for _, e := range r.others {
+		if e.State != Dead {
+			living[e.Gossip] = true
+		}
+	}
+	for _, e := range r.others {
+		if e.State == Dead && !living[e.Gossip] {
+			lost = append(lost, e.Gossip)
+		}
+	}
+	return lost, living
+}
+
+func (r *record) put(n *memberlist.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, err := decodeMeta(n.Meta)
+	if err != nil || m.Boot == r.self.Boot {
+		return // the admission logged it; or it is this node itself
+	}
+	r.others[n.Name] = entry{Member: Member{
+		ID: m.ID, Boot: m.Boot, State: m.State, Peer: m.Peer,
+		Gossip: net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port))),
+	}}
+	r.poke()
+}
+
+func (r *record) remove(n *memberlist.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.others[n.Name]
+	switch {
+	case !ok:
+		return
+	case e.State == Leaving:
+		delete(r.others, n.Name)
+	default:
+		e.State, e.since = Dead, time.Now()
+		r.others[n.Name] = e
+	}
+	r.poke()
+}
+
+// admit returns why a node cannot be in this cluster, or nil.
+func (r *record) admit(n *memberlist.Node) error {
+	other, err := decodeMeta(n.Meta)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if refusal := r.self.refuse(other); refusal != nil {
+		r.refusal = refusal
+		return refusal
+	}
+	return nil
+}
+
+// The delegates are the record's faces towards memberlist.
+type (
+	metaDelegate  record
+	eventDelegate record
+	admission     record
+)
+
+func (d *metaDelegate) NodeMeta(limit int) []byte {
+	// Start has made sure that it fits; only the state changes later.
+	data, err := (*record)(d).encode(limit)
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+func (d *metaDelegate) NotifyMsg([]byte)                  {}
+func (d *metaDelegate) GetBroadcasts(int, int) [][]byte   { return nil }
+func (d *metaDelegate) LocalState(bool) []byte            { return nil }
+func (d *metaDelegate) MergeRemoteState([]byte, bool)     {}
+func (d *eventDelegate) NotifyJoin(n *memberlist.Node)    { (*record)(d).put(n) }
+func (d *eventDelegate) NotifyUpdate(n *memberlist.Node)  { (*record)(d).put(n) }
+func (d *eventDelegate) NotifyLeave(n *memberlist.Node)   { (*record)(d).remove(n) }
+func (d *admission) NotifyAlive(n *memberlist.Node) error { return (*record)(d).admit(n) }
+
+func (d *admission) NotifyMerge(nodes []*memberlist.Node) error {
+	for _, n := range nodes {
+		if err := (*record)(d).admit(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-sockaddr"
+)
+
+const (
+	hurry    = 50 * time.Millisecond // between attempts while this node is joining
+	patience = time.Second           // between attempts for members that are missing
+)
+
+// rejoin asks the seeds and the lost members again and again, since memberlist itself
+// never goes back to a node that it has given up.
+func (m *Members) rejoin(ctx context.Context) {
+	wait := hurry
+	for {
+		for _, addr := range m.missing(ctx) {
+			if n, err := m.list.Join([]string{addr}); n > 0 {
+				m.meet()
+			} else if ctx.Err() == nil {
+				m.unjoined(addr, err)
+			}
+		}
+		if m.record.state() != Joining {
+			wait = patience
+		} else {
+			wait = min(2*wait, patience/2)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(jittered(wait)):
+		}
+	}
+}
+
+// unjoined deals with a seed that did not let this node in. A refusal of its cluster
+// ends a node that is joining; a running node reports it and goes on.
+func (m *Members) unjoined(addr string, err error) {
+	// Memberlist flattens errors to text, so the refusal is found again by its own.
+	refusal := m.record.lastRefusal()
+	if refusal == nil || !strings.Contains(err.Error(), refusal.Error()) {
+		m.config.Logger.Debug("no answer from a seed", "addr", addr, "error", err)
+		return
+	}
+	if m.record.state() == Joining {
+		m.fail(refusal)
+		return
+	}
+	m.config.Logger.Warn("a seed or lost member is of no use", "addr", addr, "error", refusal)
+}
+
+// missing returns the gossip addresses of seeds and lost members that are not listed.
+func (m *Members) missing(ctx context.Context) []string {
+	wanted, living := m.record.addresses()
+	for _, seed := range m.seeds {
+		wanted = append(wanted, m.resolve(ctx, seed)...)
+	}
+	slices.Sort(wanted)
+	return slices.DeleteFunc(slices.Compact(wanted), func(addr string) bool {
+		return living[addr] || m.isSelf(addr)
+	})
+}
+
+// resolve returns the addresses that a seed stands for.
+func (m *Members) resolve(ctx context.Context, seed string) []string {
+	host, port, err := net.SplitHostPort(seed)
+	if err != nil {
+		return nil // settings have refused such a seed
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return []string{seed}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	hosts, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			m.config.Logger.Debug("seed not resolved", "seed", seed, "error", err)
+		}
+		return nil
+	}
+	for i := range hosts {
+		hosts[i] = net.JoinHostPort(hosts[i], port)
+	}
+	return hosts
+}
+
+// withoutSelf drops this node's own address from the seeds.
+func (m *Members) withoutSelf(seeds []string) []string {
+	return slices.DeleteFunc(slices.Clone(seeds), m.isSelf)
+}
+
+// isSelf reports whether an address is that of this node's own gossip port.
+func (m *Members) isSelf(addr string) bool {
+	host, port, err := splitPort(addr)
+	if err != nil || port != m.port {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	if ip = ip.Unmap(); ip.String() == m.host {
+		return true
+	}
+	bound, _, _ := net.SplitHostPort(m.config.Bind)
+	if b, err := netip.ParseAddr(bound); err == nil && !b.IsUnspecified() {
+		return ip == b.Unmap()
+	}
+	// Bound to every address of this machine, which all count as its own then.
+	local, _ := net.InterfaceAddrs()
+	return slices.ContainsFunc(local, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == ip
+	})
+}
+
+// advertised returns the address that others reach this node at: the given host, else
+// the address that is bound, else the machine's private address, else loopback.
+func advertised(ctx context.Context, host, bound string) (string, error) {
+	if host == "" {
+		host = bound
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() {
+		return ip.Unmap().String(), nil
+	} else if err != nil && host != "" {
+		ips, err := net.DefaultResolver.LookupHost(ctx, host)
+		if err != nil {
+			return "", fmt.Errorf("resolve advertised host: %w", err)
+		}
+		return ips[0], nil
+	}
+	for _, find := range []func() (string, error){sockaddr.GetPrivateIP, sockaddr.GetPublicIP} {
+		if ip, err := find(); err == nil && ip != "" {
+			return ip, nil
+		}
+	}
+	return "127.0.0.1", nil
+}
+
+func splitPort(addr string) (host string, port int, err error) {
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(service)
+	return host, port, err
+}
