@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math/bits"
@@ -18,15 +19,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Shards == 0 {
-		c.Shards = 1
-	}
-	if c.MaxKeys == 0 {
-		c.MaxKeys = 1_000_000
-	}
-	if c.IdleTTL == 0 {
-		c.IdleTTL = time.Hour
-	}
+	c.Shards = cmp.Or(c.Shards, 1)
+	c.MaxKeys = cmp.Or(c.MaxKeys, 1_000_000)
+	c.IdleTTL = cmp.Or(c.IdleTTL, time.Hour)
 	return c
 }
 
