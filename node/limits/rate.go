@@ -11,8 +11,11 @@ import (
 	"github.com/tokenring/tokenring/bucket"
 )
 
-// ratesAllowed ends every error about a rate.
-const ratesAllowed = "want N/s, N/m, N/h, N/d or N/15m (any duration above zero), N from 1 on, or 0 for never"
+// What errors about a rate or a burst end with.
+const (
+	ratesAllowed = "want N/s, N/m, N/h, N/d or N/15m (any duration above zero), N from 1 on, or 0 for never"
+	burstAllowed = "want a whole number of tokens, 0 or more"
+)
 
 // ParseRate reads a rate such as 100/m: so many tokens come back in so long. What is
 // behind the slash is s, m, h, d or any duration that time.ParseDuration reads. The rate
@@ -94,7 +97,7 @@ func Inline(rate string, burst *int64) (bucket.Limit, error) {
 		field, burst = "rate", &tokens
 	}
 	if *burst < 0 {
-		return bucket.Limit{}, &fieldError{"burst", fmt.Errorf("%d is not a burst: want 0 or more tokens", *burst)}
+		return bucket.Limit{}, &fieldError{"burst", fmt.Errorf("%d is not a burst: %s", *burst, burstAllowed)}
 	}
 	l, err := bucket.NewLimit(tokens, per, *burst)
 	if err != nil {

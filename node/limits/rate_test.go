@@ -82,7 +82,7 @@ func TestInlineErrors(t *testing.T) {
 		{"", nil, `rate: "" is not a rate: ` + ratesAllowed},
 		{"10/x", new(int64(20)), `rate: "10/x" is not a rate: ` + ratesAllowed},
 		{"0", nil, `burst: is needed with a rate of 0`},
-		{"1/s", new(int64(-1)), `burst: -1 is not a burst: want 0 or more tokens`},
+		{"1/s", new(int64(-1)), `burst: -1 is not a burst: want a whole number of tokens, 0 or more`},
 		{"1/s", new(int64(math.MaxInt64)), `burst: limit cannot be represented: burst 9223372036854775807 is too large for this rate, at most 2305843009`},
 		{"9223372036854775807/s", nil, `rate: limit cannot be represented: burst 9223372036854775807 is too large for this rate, at most 2305843009`},
 	} {
