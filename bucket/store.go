@@ -165,3 +165,9 @@ func (s *Store) Close(context.Context) error {
 	s.running.Wait()
 	return nil
 }
+
+// MaxKeys returns how many buckets are held at the most.
+func (s *Store) MaxKeys() int { return int(s.maxKeys) }
+
+// Shards returns the number of partitions.
+func (s *Store) Shards() int { return len(s.shards) }

@@ -43,3 +43,9 @@ type UnknownLimitError struct{ Name string }
 func (e *UnknownLimitError) Error() string {
 	return fmt.Sprintf("limit %q is not defined", e.Name)
 }
+
+// inlineName is what the bucket of an inline limit goes by. No limit can have this name.
+func inlineName(l bucket.Limit) string {
+	tokens, per := l.Rate()
+	return fmt.Sprintf("%s %d/%d %d", InlineLimit, tokens, per.Nanoseconds(), l.Burst())
+}

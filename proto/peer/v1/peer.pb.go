@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: internal/peer/v1/peer.proto
+// source: peer/v1/peer.proto
 
 // The protocol between the nodes of one cluster. It is no interface for clients: nodes
 // whose ranges of versions do not overlap refuse each other when they meet.
@@ -37,7 +37,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_peer_v1_peer_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +49,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_peer_v1_peer_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +62,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Question) GetKind() isQuestion_Kind {
@@ -119,7 +119,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_peer_v1_peer_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -131,7 +131,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_peer_v1_peer_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -144,7 +144,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Reply) GetKind() isReply_Kind {
@@ -201,7 +201,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +213,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +226,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Hello) GetId() string {
@@ -259,7 +259,7 @@ type Checks struct {
 
 func (x *Checks) Reset() {
 	*x = Checks{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +271,7 @@ func (x *Checks) String() string {
 func (*Checks) ProtoMessage() {}
 
 func (x *Checks) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +284,7 @@ func (x *Checks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checks.ProtoReflect.Descriptor instead.
 func (*Checks) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Checks) GetChecks() []*Check {
@@ -313,7 +313,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +325,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +338,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Check) GetSeq() uint64 {
@@ -420,7 +420,7 @@ type Outcomes struct {
 
 func (x *Outcomes) Reset() {
 	*x = Outcomes{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +432,7 @@ func (x *Outcomes) String() string {
 func (*Outcomes) ProtoMessage() {}
 
 func (x *Outcomes) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +445,7 @@ func (x *Outcomes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcomes.ProtoReflect.Descriptor instead.
 func (*Outcomes) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Outcomes) GetOutcomes() []*Outcome {
@@ -470,7 +470,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +482,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +495,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_internal_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Outcome) GetSeq() uint64 {
@@ -547,25 +547,25 @@ func (x *Outcome) GetError() string {
 	return ""
 }
 
-var File_internal_peer_v1_peer_proto protoreflect.FileDescriptor
+var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
-const file_internal_peer_v1_peer_proto_rawDesc = "" +
+const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1binternal/peer/v1/peer.proto\x12\x1atokenring.internal.peer.v1\"\x8b\x01\n" +
-	"\bQuestion\x129\n" +
-	"\x05hello\x18\x01 \x01(\v2!.tokenring.internal.peer.v1.HelloH\x00R\x05hello\x12<\n" +
-	"\x06checks\x18\x02 \x01(\v2\".tokenring.internal.peer.v1.ChecksH\x00R\x06checksB\x06\n" +
-	"\x04kind\"\x8e\x01\n" +
-	"\x05Reply\x129\n" +
-	"\x05hello\x18\x01 \x01(\v2!.tokenring.internal.peer.v1.HelloH\x00R\x05hello\x12B\n" +
-	"\boutcomes\x18\x02 \x01(\v2$.tokenring.internal.peer.v1.OutcomesH\x00R\boutcomesB\x06\n" +
+	"\x12peer/v1/peer.proto\x12\x11tokenring.peer.v1\"y\n" +
+	"\bQuestion\x120\n" +
+	"\x05hello\x18\x01 \x01(\v2\x18.tokenring.peer.v1.HelloH\x00R\x05hello\x123\n" +
+	"\x06checks\x18\x02 \x01(\v2\x19.tokenring.peer.v1.ChecksH\x00R\x06checksB\x06\n" +
+	"\x04kind\"|\n" +
+	"\x05Reply\x120\n" +
+	"\x05hello\x18\x01 \x01(\v2\x18.tokenring.peer.v1.HelloH\x00R\x05hello\x129\n" +
+	"\boutcomes\x18\x02 \x01(\v2\x1b.tokenring.peer.v1.OutcomesH\x00R\boutcomesB\x06\n" +
 	"\x04kind\"D\n" +
 	"\x05Hello\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12\x17\n" +
-	"\ato_boot\x18\x03 \x01(\x06R\x06toBoot\"C\n" +
-	"\x06Checks\x129\n" +
-	"\x06checks\x18\x01 \x03(\v2!.tokenring.internal.peer.v1.CheckR\x06checks\"\xe4\x01\n" +
+	"\ato_boot\x18\x03 \x01(\x06R\x06toBoot\":\n" +
+	"\x06Checks\x120\n" +
+	"\x06checks\x18\x01 \x03(\v2\x18.tokenring.peer.v1.CheckR\x06checks\"\xe4\x01\n" +
 	"\x05Check\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\tR\x05limit\x12\x10\n" +
@@ -577,9 +577,9 @@ const file_internal_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\x04R\aversion\x12\x1b\n" +
 	"\tbudget_us\x18\t \x01(\rR\bbudgetUs\x12\x16\n" +
 	"\x06charge\x18\n" +
-	" \x01(\bR\x06charge\"K\n" +
-	"\bOutcomes\x12?\n" +
-	"\boutcomes\x18\x01 \x03(\v2#.tokenring.internal.peer.v1.OutcomeR\boutcomes\"\xcb\x01\n" +
+	" \x01(\bR\x06charge\"B\n" +
+	"\bOutcomes\x126\n" +
+	"\boutcomes\x18\x01 \x03(\v2\x1a.tokenring.peer.v1.OutcomeR\boutcomes\"\xcb\x01\n" +
 	"\aOutcome\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\bR\aallowed\x12\x14\n" +
@@ -587,41 +587,41 @@ const file_internal_peer_v1_peer_proto_rawDesc = "" +
 	"\tremaining\x18\x04 \x01(\x04R\tremaining\x12$\n" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x12R\fretryAfterNs\x12$\n" +
 	"\x0ereset_after_ns\x18\x06 \x01(\x12R\fresetAfterNs\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error2Z\n" +
-	"\x04Peer\x12R\n" +
-	"\x03Ask\x12$.tokenring.internal.peer.v1.Question\x1a!.tokenring.internal.peer.v1.Reply(\x010\x01B>Z<github.com/tokenring/tokenring/proto/internal/peer/v1;peerv1b\x06proto3"
+	"\x05error\x18\a \x01(\tR\x05error2H\n" +
+	"\x04Peer\x12@\n" +
+	"\x03Ask\x12\x1b.tokenring.peer.v1.Question\x1a\x18.tokenring.peer.v1.Reply(\x010\x01B5Z3github.com/tokenring/tokenring/proto/peer/v1;peerv1b\x06proto3"
 
 var (
-	file_internal_peer_v1_peer_proto_rawDescOnce sync.Once
-	file_internal_peer_v1_peer_proto_rawDescData []byte
+	file_peer_v1_peer_proto_rawDescOnce sync.Once
+	file_peer_v1_peer_proto_rawDescData []byte
 )
 
-func file_internal_peer_v1_peer_proto_rawDescGZIP() []byte {
-	file_internal_peer_v1_peer_proto_rawDescOnce.Do(func() {
-		file_internal_peer_v1_peer_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_internal_peer_v1_peer_proto_rawDesc), len(file_internal_peer_v1_peer_proto_rawDesc)))
+func file_peer_v1_peer_proto_rawDescGZIP() []byte {
+	file_peer_v1_peer_proto_rawDescOnce.Do(func() {
+		file_peer_v1_peer_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)))
 	})
-	return file_internal_peer_v1_peer_proto_rawDescData
+	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_internal_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
-var file_internal_peer_v1_peer_proto_goTypes = []any{
-	(*Question)(nil), // 0: tokenring.internal.peer.v1.Question
-	(*Reply)(nil),    // 1: tokenring.internal.peer.v1.Reply
-	(*Hello)(nil),    // 2: tokenring.internal.peer.v1.Hello
-	(*Checks)(nil),   // 3: tokenring.internal.peer.v1.Checks
-	(*Check)(nil),    // 4: tokenring.internal.peer.v1.Check
-	(*Outcomes)(nil), // 5: tokenring.internal.peer.v1.Outcomes
-	(*Outcome)(nil),  // 6: tokenring.internal.peer.v1.Outcome
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_peer_v1_peer_proto_goTypes = []any{
+	(*Question)(nil), // 0: tokenring.peer.v1.Question
+	(*Reply)(nil),    // 1: tokenring.peer.v1.Reply
+	(*Hello)(nil),    // 2: tokenring.peer.v1.Hello
+	(*Checks)(nil),   // 3: tokenring.peer.v1.Checks
+	(*Check)(nil),    // 4: tokenring.peer.v1.Check
+	(*Outcomes)(nil), // 5: tokenring.peer.v1.Outcomes
+	(*Outcome)(nil),  // 6: tokenring.peer.v1.Outcome
 }
-var file_internal_peer_v1_peer_proto_depIdxs = []int32{
-	2, // 0: tokenring.internal.peer.v1.Question.hello:type_name -> tokenring.internal.peer.v1.Hello
-	3, // 1: tokenring.internal.peer.v1.Question.checks:type_name -> tokenring.internal.peer.v1.Checks
-	2, // 2: tokenring.internal.peer.v1.Reply.hello:type_name -> tokenring.internal.peer.v1.Hello
-	5, // 3: tokenring.internal.peer.v1.Reply.outcomes:type_name -> tokenring.internal.peer.v1.Outcomes
-	4, // 4: tokenring.internal.peer.v1.Checks.checks:type_name -> tokenring.internal.peer.v1.Check
-	6, // 5: tokenring.internal.peer.v1.Outcomes.outcomes:type_name -> tokenring.internal.peer.v1.Outcome
-	0, // 6: tokenring.internal.peer.v1.Peer.Ask:input_type -> tokenring.internal.peer.v1.Question
-	1, // 7: tokenring.internal.peer.v1.Peer.Ask:output_type -> tokenring.internal.peer.v1.Reply
+var file_peer_v1_peer_proto_depIdxs = []int32{
+	2, // 0: tokenring.peer.v1.Question.hello:type_name -> tokenring.peer.v1.Hello
+	3, // 1: tokenring.peer.v1.Question.checks:type_name -> tokenring.peer.v1.Checks
+	2, // 2: tokenring.peer.v1.Reply.hello:type_name -> tokenring.peer.v1.Hello
+	5, // 3: tokenring.peer.v1.Reply.outcomes:type_name -> tokenring.peer.v1.Outcomes
+	4, // 4: tokenring.peer.v1.Checks.checks:type_name -> tokenring.peer.v1.Check
+	6, // 5: tokenring.peer.v1.Outcomes.outcomes:type_name -> tokenring.peer.v1.Outcome
+	0, // 6: tokenring.peer.v1.Peer.Ask:input_type -> tokenring.peer.v1.Question
+	1, // 7: tokenring.peer.v1.Peer.Ask:output_type -> tokenring.peer.v1.Reply
 	7, // [7:8] is the sub-list for method output_type
 	6, // [6:7] is the sub-list for method input_type
 	6, // [6:6] is the sub-list for extension type_name
@@ -629,16 +629,16 @@ var file_internal_peer_v1_peer_proto_depIdxs = []int32{
 	0, // [0:6] is the sub-list for field type_name
 }
 
-func init() { file_internal_peer_v1_peer_proto_init() }
-func file_internal_peer_v1_peer_proto_init() {
-	if File_internal_peer_v1_peer_proto != nil {
+func init() { file_peer_v1_peer_proto_init() }
+func file_peer_v1_peer_proto_init() {
+	if File_peer_v1_peer_proto != nil {
 		return
 	}
-	file_internal_peer_v1_peer_proto_msgTypes[0].OneofWrappers = []any{
+	file_peer_v1_peer_proto_msgTypes[0].OneofWrappers = []any{
 		(*Question_Hello)(nil),
 		(*Question_Checks)(nil),
 	}
-	file_internal_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
+	file_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
 		(*Reply_Hello)(nil),
 		(*Reply_Outcomes)(nil),
 	}
@@ -646,17 +646,17 @@ func file_internal_peer_v1_peer_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_peer_v1_peer_proto_rawDesc), len(file_internal_peer_v1_peer_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_internal_peer_v1_peer_proto_goTypes,
-		DependencyIndexes: file_internal_peer_v1_peer_proto_depIdxs,
-		MessageInfos:      file_internal_peer_v1_peer_proto_msgTypes,
+		GoTypes:           file_peer_v1_peer_proto_goTypes,
+		DependencyIndexes: file_peer_v1_peer_proto_depIdxs,
+		MessageInfos:      file_peer_v1_peer_proto_msgTypes,
 	}.Build()
-	File_internal_peer_v1_peer_proto = out.File
-	file_internal_peer_v1_peer_proto_goTypes = nil
-	file_internal_peer_v1_peer_proto_depIdxs = nil
+	File_peer_v1_peer_proto = out.File
+	file_peer_v1_peer_proto_goTypes = nil
+	file_peer_v1_peer_proto_depIdxs = nil
 }

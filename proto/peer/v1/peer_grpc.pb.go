@@ -2,7 +2,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: internal/peer/v1/peer.proto
+// source: peer/v1/peer.proto
 
 // The protocol between the nodes of one cluster. It is no interface for clients: nodes
 // whose ranges of versions do not overlap refuse each other when they meet.
@@ -22,7 +22,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Ask_FullMethodName = "/tokenring.internal.peer.v1.Peer/Ask"
+	Peer_Ask_FullMethodName = "/tokenring.peer.v1.Peer/Ask"
 )
 
 // PeerClient is the client API for Peer service.
@@ -109,7 +109,7 @@ type Peer_AskServer = grpc.BidiStreamingServer[Question, Reply]
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Peer_ServiceDesc = grpc.ServiceDesc{
-	ServiceName: "tokenring.internal.peer.v1.Peer",
+	ServiceName: "tokenring.peer.v1.Peer",
 	HandlerType: (*PeerServer)(nil),
 	Methods:     []grpc.MethodDesc{},
 	Streams: []grpc.StreamDesc{
@@ -120,5 +120,5 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 	},
-	Metadata: "internal/peer/v1/peer.proto",
+	Metadata: "peer/v1/peer.proto",
 }

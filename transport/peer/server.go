@@ -1,0 +1,138 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/tokenring/tokenring/bucket"
+	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
+)
+
+// A Decider decides for other nodes: outs[i] for takes[i].
+type Decider interface {
+	Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome)
+}
+
+// ServerConfig says who answers.
+type ServerConfig struct {
+	ID      string
+	Boot    uint64
+	Decider Decider
+}
+
+// Server answers other nodes on the peer port.
+type Server struct {
+	peerv1.UnimplementedPeerServer
+	config  ServerConfig
+	grpc    *grpc.Server
+	running sync.WaitGroup
+}
+
+// NewServer returns a server that does not listen yet.
+func NewServer(c ServerConfig) *Server {
+	s := &Server{config: c, grpc: grpc.NewServer(
+		// A connection whose other end has vanished without a word is closed in the end.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)}
+	peerv1.RegisterPeerServer(s.grpc, s)
+	return s
+}
+
+// Start answers on a listener, which belongs to the server from here on, until Close.
+func (s *Server) Start(l net.Listener) {
+	s.running.Go(func() {
+		// It ends with Close, or when the listener breaks: the other nodes notice that.
+		_ = s.grpc.Serve(l)
+	})
+}
+
+// Close closes the peer port and ends all streams. It may be called twice.
+func (s *Server) Close(context.Context) error {
+	s.grpc.Stop()
+	s.running.Wait()
+	return nil
+}
+
+// Ask serves one asker.
+func (s *Server) Ask(stream grpc.BidiStreamingServer[peerv1.Question, peerv1.Reply]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello == nil {
+		return status.Error(codes.InvalidArgument, "a stream opens with a hello")
+	}
+	own := &peerv1.Hello{Id: s.config.ID, Boot: s.config.Boot}
+	if err := stream.Send(&peerv1.Reply{Kind: &peerv1.Reply_Hello{Hello: own}}); err != nil {
+		return err
+	}
+	if hello.ToBoot != s.config.Boot {
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("this is boot %x of %s", s.config.Boot, s.config.ID))
+	}
+	var a answerer
+	for {
+		question, err := stream.Recv()
+		if err != nil {
+			return ignoreEOF(err)
+		}
+		outcomes := a.answer(stream.Context(), s.config.Decider, question.GetChecks().GetChecks())
+		reply := &peerv1.Reply{Kind: &peerv1.Reply_Outcomes{Outcomes: &peerv1.Outcomes{Outcomes: outcomes}}}
+		if err := stream.Send(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// errExpired is the answer to a check whose time was over when it was sent: its asker does
+// not wait any more, so nobody is charged.
+var errExpired = errors.New("the time for the answer is over")
+
+// An answerer decides the messages of one stream, one after another.
+type answerer struct {
+	takes []bucket.Take
+	outs  []bucket.Outcome
+	at    []int        // of the check that a take is for
+	limit bucket.Limit // of the last check
+}
+
+func (a *answerer) answer(ctx context.Context, d Decider, checks []*peerv1.Check) []*peerv1.Outcome {
+	a.takes, a.at = a.takes[:0], a.at[:0]
+	outcomes := make([]*peerv1.Outcome, len(checks))
+	for i, c := range checks {
+		take, err := fromWire(c, a.limit)
+		if c.BudgetUs == 0 {
+			err = errExpired
+		}
+		if err != nil {
+			outcomes[i] = outcomeToWire(c.Seq, &bucket.Outcome{Err: err})
+			continue
+		}
+		a.limit = take.Limit
+		a.takes, a.at = append(a.takes, take), append(a.at, i)
+	}
+	a.outs = append(a.outs[:0], make([]bucket.Outcome, len(a.takes))...)
+	d.Take(ctx, a.takes, a.outs)
+	for i, at := range a.at {
+		outcomes[at] = outcomeToWire(checks[at].Seq, &a.outs[i])
+	}
+	return outcomes
+}

@@ -1,0 +1,64 @@
+// Package peer is how nodes of one cluster talk: each dials every other one and keeps one
+// stream open, on which it asks and the other answers.
+//
+//	asker: Pool ──> mux, one for each other boot ──> stream ── hello, checks ──>
+//	asked: Server <── hello, outcomes ── Node.Take <──────────────────────────
+//
+// A stream opens with a hello from both sides. The asker says which boot it is looking
+// for; the asked answers with its own and ends the stream if it is not the one, so that
+// nothing that is meant for a node that died reaches the one that took over its address.
+// A hello is also how a starting node finds out whether another one runs under its id.
+package peer
+
+import (
+	"time"
+
+	"github.com/tokenring/tokenring/bucket"
+	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
+)
+
+func toWire(t *bucket.Take) *peerv1.Check {
+	tokens, per := t.Limit.Rate()
+	return &peerv1.Check{
+		Limit: t.Name, Key: t.Key, Cost: t.Cost, Charge: t.Charge, Version: t.Version,
+		Tokens: uint64(tokens), Per: uint64(per), Burst: uint64(t.Limit.Burst()),
+	}
+}
+
+// fromWire reads a check. The limit of the check before it spares the arithmetic when it
+// is the same one, as it nearly always is.
+func fromWire(c *peerv1.Check, before bucket.Limit) (bucket.Take, error) {
+	t := bucket.Take{Name: c.Limit, Key: c.Key, Cost: c.Cost, Charge: c.Charge, Version: c.Version, Limit: before}
+	tokens, per := before.Rate()
+	if uint64(tokens) == c.Tokens && uint64(per) == c.Per && uint64(before.Burst()) == c.Burst {
+		return t, nil
+	}
+	var err error
+	t.Limit, err = bucket.NewLimit(int64(c.Tokens), time.Duration(c.Per), int64(c.Burst))
+	return t, err
+}
+
+func outcomeToWire(seq uint64, o *bucket.Outcome) *peerv1.Outcome {
+	if o.Err != nil {
+		return &peerv1.Outcome{Seq: seq, Error: o.Err.Error()}
+	}
+	return &peerv1.Outcome{
+		Seq: seq, Allowed: o.Allowed, Burst: uint64(o.Burst), Remaining: uint64(o.Remaining),
+		RetryAfterNs: int64(o.RetryAfter), ResetAfterNs: int64(o.ResetAfter),
+	}
+}
+
+// An undecidedError is what another node says when it could not decide.
+type undecidedError string
+
+func (e undecidedError) Error() string { return "undecided: " + string(e) }
+
+func outcomeFromWire(o *peerv1.Outcome) bucket.Outcome {
+	if o.Error != "" {
+		return bucket.Outcome{Err: undecidedError(o.Error)}
+	}
+	return bucket.Outcome{Decision: bucket.Decision{
+		Allowed: o.Allowed, Burst: int64(o.Burst), Remaining: int64(o.Remaining),
+		RetryAfter: time.Duration(o.RetryAfterNs), ResetAfter: time.Duration(o.ResetAfterNs),
+	}}
+}
