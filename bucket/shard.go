@@ -20,8 +20,18 @@ type held struct {
 	hash  uint32
 }
 
+// decide answers one check and charges it.
+func (b *held) decide(t *Take, now int64) Decision {
+	l := b.adopt(t, now)
+	if t.Charge {
+		b.level.charge(l, t.Cost)
+		return b.level.take(l, 0)
+	}
+	return b.level.take(l, t.Cost)
+}
+
 // adopt makes b follow the rule of t if that is newer, keeping the deficit, and returns
-// the limit that decides. The level must be refilled up to now under the old rule.
+// the limit that decides. Up to now the bucket refills by the old rule.
 func (b *held) adopt(t *Take, now int64) Limit {
 	r := b.rule.Value()
 	b.level.refill(r.Limit, now)

@@ -72,23 +72,14 @@ func (s *Store) Take(t *Take) Decision {
 	sh := &s.shards[t.Partition]
 	sh.mu.Lock()
 	if i := sh.find(hash, t.Name, t.Key); i >= 0 {
-		d := s.decide(&sh.held[i], t)
+		// The clock is read inside the lock, so that no check sees a moment before one that
+		// was decided earlier.
+		d := sh.held[i].decide(t, s.now())
 		sh.mu.Unlock()
 		return d
 	}
 	sh.mu.Unlock()
 	return s.takeNew(t, hash)
-}
-
-// decide is called with the lock of the bucket's shard held. The clock is read here,
-// inside the lock, so that no check sees a moment before one that was decided earlier.
-func (s *Store) decide(b *held, t *Take) Decision {
-	l := b.adopt(t, s.now())
-	if t.Charge {
-		b.level.charge(l, t.Cost)
-		return b.level.take(l, 0)
-	}
-	return b.level.take(l, t.Cost)
 }
 
 // takeNew decides a check of a bucket that was not held. It first takes a place for it
@@ -106,10 +97,11 @@ func (s *Store) takeNew(t *Take, hash uint32) Decision {
 	defer sh.mu.Unlock()
 	if i := sh.find(hash, t.Name, t.Key); i >= 0 {
 		s.keys.Add(-1)
-		return s.decide(&sh.held[i], t)
+		return sh.held[i].decide(t, s.now())
 	}
-	fresh.level = full(t.Limit, s.now())
-	d := s.decide(&fresh, t)
+	now := s.now()
+	fresh.level = full(t.Limit, now)
+	d := fresh.decide(t, now)
 	sh.insert(fresh)
 	return d
 }
@@ -147,7 +139,7 @@ func (s *Store) Start() {
 	s.running.Go(func() {
 		tick := time.NewTicker(sweepTick)
 		defer tick.Stop()
-		perTick := max(1, int(int64(len(s.shards))*int64(sweepTick)/int64(sweepRound)))
+		perTick := len(s.shards)/int(sweepRound/sweepTick) + 1
 		for {
 			select {
 			case <-s.stop:
