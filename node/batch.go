@@ -93,7 +93,7 @@ func (n *Node) place(t *table, b *batch, i int) {
 		*a = Answer{Limit: UnknownLimit, Key: c.Key, Node: t.selfID, Err: &UnknownLimitError{Name: c.Limit}}
 		return
 	}
-	*a = Answer{Limit: rule.Name, Key: c.Key, Node: t.selfID, Unlimited: rule.Unlimited}
+	*a = Answer{Limit: rule.Name, Key: c.Key, Node: t.selfID, Unlimited: rule.Unlimited, FillTime: rule.Limit.FillTime()}
 	switch {
 	case rule.Unlimited:
 		a.Allowed = true
@@ -134,12 +134,12 @@ func (n *Node) decideAll(ctx context.Context, t *table, b *batch) {
 	}
 	var asked sync.WaitGroup
 	for i := range b.groups {
-		if g := &b.groups[i]; g.holder != t.self {
+		if g := &b.groups[i]; !t.isSelf(g.holder) {
 			asked.Go(func() { n.decide(ctx, t, b, g) })
 		}
 	}
 	for i := range b.groups {
-		if g := &b.groups[i]; g.holder == t.self {
+		if g := &b.groups[i]; t.isSelf(g.holder) {
 			n.decide(ctx, t, b, g)
 		}
 	}
@@ -149,7 +149,7 @@ func (n *Node) decideAll(ctx context.Context, t *table, b *batch) {
 // decide gets a decision for each take of a group and writes the answers.
 func (n *Node) decide(ctx context.Context, t *table, b *batch, g *group) {
 	begin := time.Now()
-	if g.holder == t.self {
+	if t.isSelf(g.holder) {
 		n.config.Store.Take(ctx, g.takes, g.outs)
 	} else {
 		n.forward(ctx, t, b, g)
@@ -176,7 +176,7 @@ func (n *Node) decide(ctx context.Context, t *table, b *batch, g *group) {
 // path is what the duration of a decision is counted under.
 func (n *Node) path(t *table, holder int) path {
 	switch {
-	case holder != t.self:
+	case !t.isSelf(holder):
 		return pathForwarded
 	case n.config.Shared:
 		return pathRedis

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tokenring/tokenring/bucket"
 )
@@ -24,9 +25,10 @@ type Answer struct {
 	bucket.Decision
 	Limit     string // name of the limit, or InlineLimit
 	Key       string
-	Node      string // id of the node that decided
-	Unlimited bool   // the limit lets everything through; the decision holds no figures
-	Degraded  bool   // the failure policy answered, since no holder could be asked in time
+	Node      string        // id of the node that decided
+	Unlimited bool          // the limit lets everything through; the decision holds no figures
+	FillTime  time.Duration // of the limit: in which an empty bucket fills, or bucket.Never
+	Degraded  bool          // the failure policy answered, since no holder could be asked in time
 	Err       error
 }
 

@@ -38,7 +38,7 @@ func (n *Node) fail(ctx context.Context, t *table, b *batch, g *group, undecided
 	if len(redis.takes) == 0 {
 		return
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errBudget)
 	defer cancel()
 	n.config.Redis.Take(ctx, redis.takes, redis.outs)
 	for i, at := range redis.index {

@@ -11,10 +11,30 @@ import (
 	"github.com/tokenring/tokenring/node/limits"
 )
 
+// errBudget is why a context ended that bounds what may be waited for. One that ended for
+// another reason was the caller's, who has given up: that says nothing about who was
+// asked.
+var errBudget = errors.New("no answer within the time budget")
+
+var errGaveUp = errors.New("the caller has given up")
+
+// blame turns what came out of asking into what a breaker should know.
+func blame(ctx context.Context, outs []bucket.Outcome) error {
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errBudget) {
+		return errGaveUp
+	}
+	for i := range outs {
+		if outs[i].Err != nil {
+			return outs[i].Err
+		}
+	}
+	return nil
+}
+
 // forward asks the holder of a group. What was lost with the connection is asked once
 // more, of whoever holds it now, within the same time.
 func (n *Node) forward(ctx context.Context, t *table, b *batch, g *group) {
-	asking, cancel := context.WithTimeout(ctx, n.askBudget(b, g))
+	asking, cancel := context.WithTimeoutCause(ctx, n.askBudget(b, g), errBudget)
 	defer cancel()
 	n.ask(asking, t, g)
 	if g.holder == nobody || asking.Err() != nil {
@@ -29,7 +49,7 @@ func (n *Node) forward(ctx context.Context, t *table, b *batch, g *group) {
 	}
 	for i := range again.groups {
 		retry := &again.groups[i]
-		if retry.holder == now.self {
+		if now.isSelf(retry.holder) {
 			n.config.Store.Take(asking, retry.takes, retry.outs)
 		} else {
 			n.ask(asking, now, retry)
@@ -63,7 +83,7 @@ func (n *Node) ask(ctx context.Context, t *table, g *group) {
 	p := t.peers[g.holder]
 	err := p.breaker.do(func() error {
 		n.config.Peers.Take(ctx, p.Peer, g.takes, g.outs)
-		return firstErr(g.outs)
+		return blame(ctx, g.outs)
 	})
 	if isOpen(err) {
 		setErr(g.outs, err)
@@ -75,15 +95,6 @@ func setErr(outs []bucket.Outcome, err error) {
 	for i := range outs {
 		outs[i] = bucket.Outcome{Err: err}
 	}
-}
-
-func firstErr(outs []bucket.Outcome) error {
-	for i := range outs {
-		if outs[i].Err != nil {
-			return outs[i].Err
-		}
-	}
-	return nil
 }
 
 // A breaker spares callers the wait for somebody who does not answer: after a few
@@ -101,8 +112,7 @@ func newBreaker() *breaker {
 	return &breaker{gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     breakerPause,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-		// A caller that gave up says nothing about who was asked.
-		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errGaveUp) },
 	})}
 }
 
@@ -127,11 +137,11 @@ type guarded struct {
 }
 
 func (g *guarded) Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-	ctx, cancel := context.WithTimeout(ctx, g.budget)
+	ctx, cancel := context.WithTimeoutCause(ctx, g.budget, errBudget)
 	defer cancel()
 	err := g.breaker.do(func() error {
 		g.store.Take(ctx, takes, outs)
-		return firstErr(outs)
+		return blame(ctx, outs)
 	})
 	if isOpen(err) {
 		setErr(outs, err)

@@ -104,9 +104,9 @@ func (n *Node) settleOnce(ctx context.Context) {
 }
 
 func (n *Node) charge(ctx context.Context, t *table, g *group) {
-	ctx, cancel := context.WithTimeout(ctx, n.config.Budget)
+	ctx, cancel := context.WithTimeoutCause(ctx, n.config.Budget, errBudget)
 	defer cancel()
-	if g.holder == t.self {
+	if t.isSelf(g.holder) {
 		n.config.Store.Take(ctx, g.takes, g.outs)
 	} else {
 		n.ask(ctx, t, g)

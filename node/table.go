@@ -33,10 +33,13 @@ type peer struct {
 // holderOf returns the position of the node that decides for a partition, or nobody.
 func (t *table) holderOf(partition int) int { return t.placement.Owner(partition) }
 
+// isSelf reports whether a holder is this node.
+func (t *table) isSelf(holder int) bool { return holder != nobody && holder == t.self }
+
 // idOf returns the id of the node at a position; of nobody it is this node's, since the
 // failure policy answers here.
 func (t *table) idOf(holder int) string {
-	if holder == nobody || holder == t.self {
+	if holder == nobody || t.isSelf(holder) {
 		return t.selfID
 	}
 	return t.peers[holder].ID
