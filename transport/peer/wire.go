@@ -20,7 +20,7 @@ import (
 func toWire(t *bucket.Take) *peerv1.Check {
 	tokens, per := t.Limit.Rate()
 	return &peerv1.Check{
-		Limit: t.Name, Key: t.Key, Cost: t.Cost, Charge: t.Charge, Version: t.Version,
+		Limit: t.Name, Key: []byte(t.Key), Cost: t.Cost, Charge: t.Charge, Version: t.Version,
 		Tokens: uint64(tokens), Per: uint64(per), Burst: uint64(t.Limit.Burst()),
 	}
 }
@@ -28,7 +28,7 @@ func toWire(t *bucket.Take) *peerv1.Check {
 // fromWire reads a check. The limit of the check before it spares the arithmetic when it
 // is the same one, as it nearly always is.
 func fromWire(c *peerv1.Check, before bucket.Limit) (bucket.Take, error) {
-	t := bucket.Take{Name: c.Limit, Key: c.Key, Cost: c.Cost, Charge: c.Charge, Version: c.Version, Limit: before}
+	t := bucket.Take{Name: c.Limit, Key: string(c.Key), Cost: c.Cost, Charge: c.Charge, Version: c.Version, Limit: before}
 	tokens, per := before.Rate()
 	if uint64(tokens) == c.Tokens && uint64(per) == c.Per && uint64(before.Burst()) == c.Burst {
 		return t, nil

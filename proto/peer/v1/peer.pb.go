@@ -297,9 +297,9 @@ func (x *Checks) GetChecks() []*Check {
 // Check is one take of tokens, with everything that is needed to decide it.
 type Check struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`    // given back in the outcome
-	Limit         string                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"` // name of the limit; with key it names the bucket
-	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`                           // given back in the outcome
+	Limit         string                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`                        // name of the limit; with key it names the bucket
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`                            // not a string: a key that is no text must not end the stream
 	Cost          int64                  `protobuf:"zigzag64,4,opt,name=cost,proto3" json:"cost,omitempty"`                       // tokens
 	Tokens        uint64                 `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"`                     // that come back in per
 	Per           uint64                 `protobuf:"varint,6,opt,name=per,proto3" json:"per,omitempty"`                           // nanoseconds
@@ -355,11 +355,11 @@ func (x *Check) GetLimit() string {
 	return ""
 }
 
-func (x *Check) GetKey() string {
+func (x *Check) GetKey() []byte {
 	if x != nil {
 		return x.Key
 	}
-	return ""
+	return nil
 }
 
 func (x *Check) GetCost() int64 {
@@ -569,7 +569,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Check\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\tR\x05limit\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\x12\x12\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12\x12\n" +
 	"\x04cost\x18\x04 \x01(\x12R\x04cost\x12\x16\n" +
 	"\x06tokens\x18\x05 \x01(\x04R\x06tokens\x12\x10\n" +
 	"\x03per\x18\x06 \x01(\x04R\x03per\x12\x14\n" +
