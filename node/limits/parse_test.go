@@ -211,6 +211,8 @@ func TestParseErrors(t *testing.T) {
 			[]string{`1: limits[0].overrides[0].rate: is missing: ` + ratesAllowed}},
 		{"override with a bad rate", "limits: [{name: a, burst: 0, overrides: [{key: k, rate: 1}]}]",
 			[]string{`1: limits[0].overrides[0].rate: "1" is not a rate: ` + ratesAllowed}},
+		{"text as the burst of an override", "limits: [{name: a, burst: 0, overrides: [{key: k, burst: x}]}]",
+			[]string{`1: limits[0].overrides[0].burst: "x" is not a burst: ` + burstAllowed}},
 		{"override with a bad burst", "limits: [{name: a, rate: 1/d, overrides: [{key: k, burst: 26689}]}]",
 			[]string{`1: limits[0].overrides[0].burst: limit cannot be represented: burst 26689 is too large for this rate, at most 26687`}},
 
