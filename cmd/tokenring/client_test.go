@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// node answers every request with a status and a body, and notes the last one.
+type node struct {
+	status int
+	body   string
+	got    string // method, path and body
+	kind   string // Content-Type of the request
+}
+
+func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	n.got, n.kind = r.Method+" "+r.URL.String()+" "+string(body), r.Header.Get("Content-Type")
+	w.WriteHeader(n.status)
+	_, _ = io.WriteString(w, n.body)
+}
+
+func (n *node) start(t *testing.T) (addr string) {
+	t.Helper()
+	s := httptest.NewServer(n)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// runAt runs a command against a node and returns exit code and output.
+func runAt(t *testing.T, addr, flag string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append(args, flag, addr), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// nobody returns an address where nothing listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestCheck(t *testing.T) {
+	const end = `,"limit":"api","key":"k","degraded":false,"node":"node-2"}`
+	for _, c := range []struct {
+		status int
+		body   string
+		code   int
+		want   string
+	}{
+		{200, `{"allowed":true,"burst":20,"remaining":19,"retry_after_ms":0,"reset_after_ms":600` + end, 0,
+			"allowed, 19 of 20 left, full in 600ms (limit api, node node-2)"},
+		{200, `{"allowed":true,"burst":20,"remaining":20,"retry_after_ms":0,"reset_after_ms":0` + end, 0,
+			"allowed, 20 of 20 left (limit api, node node-2)"},
+		{200, `{"allowed":true,"burst":20,"remaining":3,"retry_after_ms":0,"reset_after_ms":-1` + end, 0,
+			"allowed, 3 of 20 left (limit api, node node-2)"},
+		{200, `{"allowed":true,"burst":-1,"remaining":-1,"retry_after_ms":0,"reset_after_ms":0` + end, 0,
+			"allowed, unlimited (limit api, node node-2)"},
+		{429, `{"allowed":false,"burst":20,"remaining":0,"retry_after_ms":1500,"reset_after_ms":60000` + end, 1,
+			"denied, 0 of 20 left, again in 1.5s (limit api, node node-2)"},
+		{429, `{"allowed":false,"burst":20,"remaining":20,"retry_after_ms":-1,"reset_after_ms":0` + end, 1,
+			"denied, 20 of 20 left, never for this cost (limit api, node node-2)"},
+		{200, `{"allowed":true,"burst":20,"remaining":0,"limit":"api","degraded":true,"node":"node-1"}`, 0,
+			"allowed, by the failure policy (limit api, node node-1)"},
+		{429, `{"allowed":false,"burst":20,"retry_after_ms":1000,"limit":"api","degraded":true,"node":"node-1"}`, 1,
+			"denied, by the failure policy, again in 1s (limit api, node node-1)"},
+	} {
+		n := &node{status: c.status, body: c.body + "\n"}
+		addr := n.start(t)
+		if code, out, errs := runAt(t, addr, "--addr", "check", "k"); code != c.code || out != c.want+"\n" || errs != "" {
+			t.Errorf("exit code %d, output %q, errors %q, want %d and %q", code, out, errs, c.code, c.want)
+		}
+		if code, out, errs := runAt(t, addr, "--addr", "check", "k", "-o", "json"); code != c.code || out != c.body+"\n" || errs != "" {
+			t.Errorf("JSON: exit code %d, output %q, errors %q, want %d and %q", code, out, errs, c.code, c.body)
+		}
+	}
+}
+
+func TestCheckSends(t *testing.T) {
+	n := &node{status: 200, body: `{"allowed":true}`}
+	addr := n.start(t)
+	for _, c := range []struct {
+		args []string
+		want map[string]any
+	}{
+		{[]string{"user:1"}, map[string]any{"key": "user:1", "cost": 1.}},
+		{[]string{`<"ü"> & co`, "--limit", "api", "--cost=-3"}, map[string]any{"key": `<"ü"> & co`, "limit": "api", "cost": -3.}},
+		{[]string{"--cost", "0", "--", "--limit"}, map[string]any{"key": "--limit", "cost": 0.}},
+		{[]string{""}, map[string]any{"key": "", "cost": 1.}},
+	} {
+		args := append([]string{"check", "--addr", addr}, c.args...)
+		if code := run(t.Context(), args, io.Discard, io.Discard); code != 0 {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+		body, found := strings.CutPrefix(n.got, "POST /v1/check ")
+		var got map[string]any
+		if err := json.Unmarshal([]byte(body), &got); !found || err != nil || n.kind != "application/json" || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: the node got %q of type %q, want %v", args, n.got, n.kind, c.want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		body   string
+		want   string // "" is any that names the status
+	}{
+		{404, `{"error":{"code":"unknown_limit","message":"limit \"apo\" is not defined"}}`, `unknown_limit: limit "apo" is not defined`},
+		{403, `{"error":{"code":"permission_denied","message":"no"}}`, `permission_denied: no`},
+		{500, `boom`, ""},
+		{200, `{}`, ""},
+		{200, `{"members":null,"allowed":null}`, ""},
+		{200, `[]`, ""},
+		{200, ``, ""},
+		{301, ``, ""},
+		{502, "<html>\n" + strings.Repeat("x", 1<<16), ""},
+	} {
+		addr := (&node{status: c.status, body: c.body}).start(t)
+		for _, cmd := range []struct {
+			code int
+			flag string
+			args []string
+		}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--admin", []string{"members", "-o", "json"}}} {
+			code, out, errs := runAt(t, addr, cmd.flag, cmd.args...)
+			if code != cmd.code || out != "" || strings.Count(errs, "\n") != 1 || len(errs) > 500 || c.want != "" && errs != "tokenring: "+c.want+"\n" {
+				t.Errorf("%q at %d %.60q: exit code %d, output %q, errors %q", cmd.args, c.status, c.body, code, out, errs)
+			}
+		}
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	addr := nobody(t)
+	for _, cmd := range []struct {
+		code int
+		flag string
+		args []string
+	}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--addr", []string{"health"}}} {
+		code, out, errs := runAt(t, addr, cmd.flag, cmd.args...)
+		if code != cmd.code || out != "" || !strings.Contains(errs, addr) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%q: exit code %d, output %q, errors %q", cmd.args, code, out, errs)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	for _, c := range []struct {
+		status       int
+		body         string
+		code         int
+		stdout, errs string
+	}{
+		{200, "ok\n", 0, "ready\n", ""},
+		{503, "joining the cluster\n", 1, "", "tokenring: not ready: joining the cluster\n"},
+		{503, "", 1, "", "tokenring: not ready: Service Unavailable\n"},
+		{404, "", 1, "", "tokenring: not ready: Not Found\n"},
+	} {
+		n := &node{status: c.status, body: c.body}
+		code, out, errs := runAt(t, n.start(t), "--addr", "health")
+		if code != c.code || out != c.stdout || errs != c.errs {
+			t.Errorf("%d %q: exit code %d, output %q, errors %q", c.status, c.body, code, out, errs)
+		}
+		if n.got != "GET /readyz " {
+			t.Errorf("the node got %q", n.got)
+		}
+	}
+}
+
+func TestMembers(t *testing.T) {
+	const body = `{"members":[{"id":"node-1","state":"active","addr":"127.0.0.1:7947","partitions":1365,"self":true},` +
+		`{"id":"a-longer-name","state":"suspect","addr":"127.0.0.1:7957","partitions":0,"self":false}]}`
+	n := &node{status: 200, body: body}
+	addr := n.start(t)
+	const table = "" +
+		"ID             STATE    ADDR            PARTITIONS  SELF\n" +
+		"node-1         active   127.0.0.1:7947  1365        self\n" +
+		"a-longer-name  suspect  127.0.0.1:7957  0           \n"
+	if code, out, errs := runAt(t, addr, "--admin", "members"); code != 0 || out != table || errs != "" {
+		t.Errorf("exit code %d, output\n%s\nerrors %q, want\n%s", code, out, errs, table)
+	}
+	if code, out, errs := runAt(t, addr, "--admin", "members", "--output=json"); code != 0 || out != body+"\n" || errs != "" {
+		t.Errorf("exit code %d, output %s, errors %q", code, out, errs)
+	}
+	if n.got != "GET /v1/members " {
+		t.Errorf("the node got %q", n.got)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	defer func(v string) { version = v }(version)
+	version = "v1.2.3"
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"version"}, &out, io.Discard); code != 0 || !strings.HasPrefix(out.String(), "tokenring v1.2.3, commit ") ||
+		!strings.HasSuffix(out.String(), buildInfo().Go+"\n") {
+		t.Errorf("exit code %d, output %q", code, &out)
+	}
+	version = ""
+	if b := buildInfo(); b.Version == "" || b.Commit == "" || !strings.HasPrefix(b.Go, "go") {
+		t.Errorf("build info %+v", b)
+	}
+}
