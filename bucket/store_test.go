@@ -121,7 +121,7 @@ func TestFullBucketsAreNotHeld(t *testing.T) {
 		if n := s.Sweep(7); n != 0 {
 			t.Errorf("%d buckets dropped a nanosecond before they were full", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if n := s.Sweep(7); n != 1000 {
 			t.Errorf("%d buckets dropped when they were full, want 1000", n)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
+	"github.com/tokenring/tokenring/node/limits"
 )
 
 // A Check is what a client asks: may this key take so many tokens of this limit? Whoever
@@ -32,11 +33,11 @@ type Answer struct {
 	Err       error
 }
 
-// Names that stand for limits without one; no limit may be called so.
+// Names that answers give to limits, see package limits.
 const (
-	InlineLimit  = "inline"
-	UnknownLimit = "unknown"
-	DefaultLimit = "default" // used by a check that names none
+	DefaultLimit = limits.DefaultName
+	InlineLimit  = limits.InlineName
+	UnknownLimit = limits.UnknownName
 )
 
 // An UnknownLimitError says that a check named a limit that is not defined.

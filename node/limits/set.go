@@ -11,12 +11,16 @@ import (
 	"github.com/tokenring/tokenring/bucket"
 )
 
-// defaultName is the limit of a check that names none.
-const defaultName = "default"
+// Names with a meaning of their own.
+const (
+	DefaultName = "default" // of a check that names no limit
+	InlineName  = "inline"  // stands for limits that checks bring along
+	UnknownName = "unknown" // stands for limits that are not defined
+)
 
 // reserved names stand for limits that have none: those that checks bring along and those
 // that are not defined.
-var reserved = []string{"inline", "unknown"}
+var reserved = []string{InlineName, UnknownName}
 
 // A Set is all limits of a node. It never changes, so it may be read without a lock.
 type Set struct {
@@ -30,10 +34,10 @@ type entry struct {
 }
 
 func newSet(entries map[string]*entry, onFailure Policy) *Set {
-	if entries[defaultName] == nil {
+	if entries[DefaultName] == nil {
 		// It can be represented: the test of Default says so.
 		limit, _ := bucket.NewLimit(1, time.Second, 10)
-		entries[defaultName] = &entry{rule: Rule{Name: defaultName, Limit: limit, OnFailure: onFailure}}
+		entries[DefaultName] = &entry{rule: Rule{Name: DefaultName, Limit: limit, OnFailure: onFailure}}
 	}
 	return &Set{entries: entries, names: slices.Sorted(maps.Keys(entries))}
 }

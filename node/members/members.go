@@ -27,7 +27,6 @@ package members
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -230,7 +229,11 @@ func (m *Members) Close(context.Context) error {
 		// The news of leaving must be out first: it is how the others tell a goodbye
 		// from a death.
 		m.running.Wait()
-		m.closeErr = errors.Join(m.list.Leave(time.Second), m.list.Shutdown())
+		if err := m.list.Leave(time.Second); err != nil {
+			// The others are leaving too, or out of reach: they will find this node gone.
+			m.config.Logger.Debug("goodbye heard by nobody", "error", err)
+		}
+		m.closeErr = m.list.Shutdown()
 	})
 	return m.closeErr
 }
