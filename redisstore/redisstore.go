@@ -4,10 +4,11 @@
 //	Take ── key ──> server: queue ──> one pipeline of up to 512 checks ──> take.lua
 //
 // A check is one EVALSHA of the script, which reads the bucket, refills it, decides,
-// charges and sets the expiry: one round trip, and nothing can come between. EVAL
-// follows only when Redis says that it does not know the script, which is to say that it
-// did nothing. Nothing else is ever sent twice, since a check that was sent may have been
-// charged: go-redis's retries are off, and an error is the caller's to deal with.
+// charges and sets the expiry: one round trip, and nothing can come between. Each new
+// connection loads the script first. EVAL follows only when Redis says that it does not
+// know the script, which is to say that it did nothing. Nothing else is ever sent twice,
+// since a check that was sent may have been charged: go-redis's retries are off, and an
+// error is the caller's to deal with.
 //
 // Checks share round trips without a timer. Each server has a queue and a few
 // connections; whoever finds a connection idle sends at once, and what comes in meanwhile

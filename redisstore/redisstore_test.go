@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/test/redistest"
-	"github.com/tokenring/tokenring/test/wait"
 )
 
 // spend takes 100 times at once from one bucket, alternating between stores, and returns
@@ -125,7 +123,8 @@ func TestExpiry(t *testing.T) {
 		take := bucket.Take{Name: "api", Key: tt.name, Limit: tt.limit, Cost: 1}
 		mustTake(t, s, take)
 		got := client.PTTL(t.Context(), storeKey(&take)).Val()
-		if got <= tt.want-time.Minute || got > tt.want {
+		// Redis counts from a moment rounded down to its millisecond.
+		if got <= tt.want-time.Minute || got > tt.want+2*time.Millisecond {
 			t.Errorf("%s: key expires in %v, want %v", tt.name, got, tt.want)
 		}
 		take.Cost = -1
@@ -213,6 +212,22 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
+// Where scripts may not be loaded each check that Redis does not know the script for
+// carries it along.
+func TestLoadingScriptsIsNotPermitted(t *testing.T) {
+	rs := redistest.Start(t)
+	if err := rs.Client().Do(t.Context(), "ACL", "SETUSER", "default", "-script").Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t, rs.URL())
+	take := bucket.Take{Name: "api", Key: "k", Limit: limit(t, 0, 0, 5), Cost: 1}
+	for left := int64(4); left >= 0; left-- {
+		if d := mustTake(t, s, take); d.Remaining != left {
+			t.Fatalf("got %+v, want %d remaining", d, left)
+		}
+	}
+}
+
 func TestForeignKey(t *testing.T) {
 	rs := redistest.Start(t)
 	s := newStore(t, rs.URL())
@@ -245,99 +260,6 @@ func TestUnixSocketPasswordAndDatabase(t *testing.T) {
 	if o.Err == nil || strings.Contains(o.Err.Error(), "wr0ng") {
 		t.Errorf("wrong password: got %v, want an error without the password", o.Err)
 	}
-}
-
-func TestRestart(t *testing.T) {
-	rs := redistest.Start(t)
-	s := newStoreWith(t, Config{URL: rs.URL(), Timeout: time.Second})
-	take := bucket.Take{Name: "api", Key: "k", Limit: limit(t, 1, time.Hour, 5), Cost: 1}
-	mustTake(t, s, take)
-	rs.Kill()
-	sv := serverOf(t, s, take)
-	wait.For(t, patience, "20 failed attempts in a row", func() bool {
-		if o := takeOne(t.Context(), s, take); o.Err == nil {
-			t.Error("decided without Redis")
-		}
-		sv.mu.Lock()
-		defer sv.mu.Unlock()
-		return sv.failures >= 20
-	})
-	rs.Restart()
-	wait.For(t, time.Second, "Redis to be used again", func() bool {
-		return takeOne(t.Context(), s, take).Err == nil
-	})
-}
-
-func TestUnreachableFromTheStart(t *testing.T) {
-	rs := redistest.Start(t)
-	rs.Kill()
-	s := newStoreWith(t, Config{URL: rs.URL(), Timeout: time.Second})
-	take := bucket.Take{Name: "api", Key: "k", Limit: limit(t, 1, time.Hour, 5), Cost: 1}
-	for range 100 {
-		o := takeOne(t.Context(), s, take)
-		if o.Err == nil || !strings.Contains(o.Err.Error(), rs.Addr()) {
-			t.Fatalf("got %v, want an error that names %s", o.Err, rs.Addr())
-		}
-	}
-	rs.Restart()
-	wait.For(t, time.Second, "Redis to be used", func() bool {
-		return takeOne(t.Context(), s, take).Err == nil
-	})
-}
-
-// While Redis is stopped callers leave when their contexts end, and what was not yet
-// sent by then is never charged.
-func TestContextEndsWhileRedisIsStopped(t *testing.T) {
-	rs := redistest.Start(t)
-	s := newStore(t, rs.URL())
-	l := limit(t, 1, time.Hour, 100)
-	sent := bucket.Take{Name: "api", Key: "sent", Limit: l, Cost: 1}
-	mustTake(t, s, sent)
-	rs.Pause()
-	var senders sync.WaitGroup
-	for range connections { // they keep every connection busy
-		senders.Go(func() { wantDecided(t, s, sent) })
-	}
-	sv := serverOf(t, s, sent)
-	wait.For(t, patience, "all connections to be busy", func() bool {
-		sv.mu.Lock()
-		defer sv.mu.Unlock()
-		return len(sv.idle) == 0 && len(sv.queue) == 0
-	})
-	queued := bucket.Take{Name: "api", Key: "queued", Limit: l, Cost: 1}
-	for range 10 {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		if o := takeOne(ctx, s, queued); !errors.Is(o.Err, context.DeadlineExceeded) {
-			t.Errorf("got %+v, want the deadline's error", o)
-		}
-		cancel()
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if o := takeOne(ended, s, queued); !errors.Is(o.Err, context.Canceled) {
-		t.Errorf("got %+v, want the context's error", o)
-	}
-	rs.Resume()
-	senders.Wait()
-	queued.Cost = 0
-	if d := mustTake(t, s, queued); d.Remaining != 100 {
-		t.Errorf("got %+v, want a bucket that was not charged", d)
-	}
-}
-
-// A batch is left with what was decided by then.
-func TestStoppedLongerThanTheTimeout(t *testing.T) {
-	rs := redistest.Start(t)
-	s := newStoreWith(t, Config{URL: rs.URL(), Timeout: 50 * time.Millisecond})
-	take := bucket.Take{Name: "api", Key: "k", Limit: limit(t, 1, time.Hour, 5), Cost: 1}
-	rs.Pause()
-	if o := takeOne(t.Context(), s, take); o.Err == nil {
-		t.Errorf("got %+v, want an error", o)
-	}
-	rs.Resume()
-	wait.For(t, patience, "Redis to be used again", func() bool {
-		return takeOne(t.Context(), s, take).Err == nil
-	})
 }
 
 // Callers who come at once share round trips.
@@ -378,32 +300,4 @@ func reads(t *testing.T, c *redis.Client) int {
 		t.Fatalf("no count of reads: %v", err)
 	}
 	return n
-}
-
-func TestClose(t *testing.T) {
-	rs := redistest.Start(t)
-	s := newStore(t, rs.URL())
-	take := bucket.Take{Name: "api", Key: "k", Limit: limit(t, 1, time.Hour, 5), Cost: 1}
-	sv := serverOf(t, s, take)
-	rs.Pause()
-	var wg sync.WaitGroup
-	wg.Go(func() { wantDecided(t, s, take) })
-	wait.For(t, patience, "the check to be on its way", func() bool {
-		sv.mu.Lock()
-		defer sv.mu.Unlock()
-		return len(sv.idle) < connections
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("close while a check is open: got %v, want the deadline's error", err)
-	}
-	if o := takeOne(t.Context(), s, take); !errors.Is(o.Err, ErrClosed) {
-		t.Errorf("after close: got %v, want ErrClosed", o.Err)
-	}
-	rs.Resume()
-	wg.Wait()
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
 }

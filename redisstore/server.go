@@ -39,6 +39,13 @@ type server struct {
 
 func newServer(a address, sh *shared) *server {
 	s := &server{name: a.name(), options: a.options(sh.timeout), shared: sh}
+	// Every connection begins with the script known, for a Redis that is new must not
+	// refuse the first checks of a batch and decide the later ones. Where loading is not
+	// permitted EVAL has to do.
+	s.options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+		_ = sh.script.Load(ctx, conn).Err()
+		return nil
+	}
 	for range connections {
 		s.idle = append(s.idle, redis.NewClient(s.options))
 	}

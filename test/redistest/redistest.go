@@ -3,8 +3,6 @@
 package redistest
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -103,17 +101,27 @@ func (s *Server) Restart() {
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatalf("start redis-server: %v", err)
 	}
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, PoolSize: 1 << 16})
-	defer c.Close()
-	err := wait.Until(startTime, func() bool {
-		err := c.Ping(context.Background()).Err()
-		_, replied := errors.AsType[redis.Error](err) // such as that a password is needed
-		return err == nil || replied
-	})
+	err := wait.Until(startTime, s.answers)
 	if err != nil {
 		log, _ := os.ReadFile(s.log)
 		s.tb.Fatalf("redis-server on port %d does not answer; its log:\n%s", s.port, log)
 	}
+}
+
+// answers reports whether the server answers at all, be it that it wants a password.
+func (s *Server) answers() bool {
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	reply := make([]byte, 1)
+	_, err = conn.Write([]byte("PING\r\n"))
+	if err == nil {
+		_, err = conn.Read(reply)
+	}
+	return err == nil
 }
 
 // Kill ends the server with SIGKILL and waits for it. It may be called twice.
