@@ -80,11 +80,14 @@ func (v *level) give(l Limit, tokens int64) {
 }
 
 // charge takes tokens whether the bucket has them or not: they were already spent
-// elsewhere. The debt ends at one full bucket.
+// elsewhere. The debt ends at one full bucket. Tokens below zero are given back.
 func (v *level) charge(l Limit, tokens int64) {
-	if capacity := l.capacity(); tokens > 2*l.burst {
+	switch capacity := l.capacity(); {
+	case tokens < 0:
+		v.give(l, -tokens)
+	case tokens > 2*l.burst:
 		v.units = -capacity
-	} else {
+	default:
 		v.units = max(v.units-tokens*l.d, -capacity)
 	}
 }

@@ -55,7 +55,7 @@ func (l *locally) owe(t bucket.Take) {
 	} else if len(l.owed) >= l.most {
 		return
 	}
-	t.Charge = t.Cost > 0
+	t.Charge = true
 	l.owed[id] = t
 }
 
