@@ -12,22 +12,22 @@ import (
 	"testing"
 )
 
-// node answers every request with a status and a body, and notes the last one.
-type node struct {
+// fakeNode answers every request with a status and a body, and notes the last one.
+type fakeNode struct {
 	status int
 	body   string
 	got    string // method, path and body
 	kind   string // Content-Type of the request
 }
 
-func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	n.got, n.kind = r.Method+" "+r.URL.String()+" "+string(body), r.Header.Get("Content-Type")
 	w.WriteHeader(n.status)
 	_, _ = io.WriteString(w, n.body)
 }
 
-func (n *node) start(t *testing.T) (addr string) {
+func (n *fakeNode) start(t *testing.T) (addr string) {
 	t.Helper()
 	s := httptest.NewServer(n)
 	t.Cleanup(s.Close)
@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 		{429, `{"allowed":false,"burst":20,"retry_after_ms":1000,"limit":"api","degraded":true,"node":"node-1"}`, 1,
 			"denied, by the failure policy, again in 1s (limit api, node node-1)"},
 	} {
-		n := &node{status: c.status, body: c.body + "\n"}
+		n := &fakeNode{status: c.status, body: c.body + "\n"}
 		addr := n.start(t)
 		if code, out, errs := runAt(t, addr, "--addr", "check", "k"); code != c.code || out != c.want+"\n" || errs != "" {
 			t.Errorf("exit code %d, output %q, errors %q, want %d and %q", code, out, errs, c.code, c.want)
@@ -90,7 +90,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckSends(t *testing.T) {
-	n := &node{status: 200, body: `{"allowed":true}`}
+	n := &fakeNode{status: 200, body: `{"allowed":true}`}
 	addr := n.start(t)
 	for _, c := range []struct {
 		args []string
@@ -129,7 +129,7 @@ func TestRefusals(t *testing.T) {
 		{301, ``, ""},
 		{502, "<html>\n" + strings.Repeat("x", 1<<16), ""},
 	} {
-		addr := (&node{status: c.status, body: c.body}).start(t)
+		addr := (&fakeNode{status: c.status, body: c.body}).start(t)
 		for _, cmd := range []struct {
 			code int
 			flag string
@@ -169,7 +169,7 @@ func TestHealth(t *testing.T) {
 		{503, "", 1, "", "tokenring: not ready: Service Unavailable\n"},
 		{404, "", 1, "", "tokenring: not ready: Not Found\n"},
 	} {
-		n := &node{status: c.status, body: c.body}
+		n := &fakeNode{status: c.status, body: c.body}
 		code, out, errs := runAt(t, n.start(t), "--addr", "health")
 		if code != c.code || out != c.stdout || errs != c.errs {
 			t.Errorf("%d %q: exit code %d, output %q, errors %q", c.status, c.body, code, out, errs)
@@ -183,7 +183,7 @@ func TestHealth(t *testing.T) {
 func TestMembers(t *testing.T) {
 	const body = `{"members":[{"id":"node-1","state":"active","addr":"127.0.0.1:7947","partitions":1365,"self":true},` +
 		`{"id":"a-longer-name","state":"suspect","addr":"127.0.0.1:7957","partitions":0,"self":false}]}`
-	n := &node{status: 200, body: body}
+	n := &fakeNode{status: 200, body: body}
 	addr := n.start(t)
 	const table = "" +
 		"ID             STATE    ADDR            PARTITIONS  SELF\n" +

@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -155,18 +154,11 @@ func (x *exchange) read(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Request.Header
 	x.method, x.path, x.query = h.Method(), ctx.Path(), ctx.URI().QueryString()
 	x.contentType, x.body = h.ContentType(), ctx.Request.Body()
-	x.peer = peerAddr(ctx.RemoteAddr())
+	x.peer = identity.Peer(ctx.RemoteAddr())
 	// The library counts trailers among the headers, but refuses this one there.
 	for _, value := range h.PeekAll("X-Forwarded-For") {
 		x.forwardedFor = append(x.forwardedFor, string(value))
 	}
-}
-
-func peerAddr(addr net.Addr) netip.Addr {
-	if tcp, ok := addr.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr()
-	}
-	return netip.Addr{}
 }
 
 func (r *reply) write(ctx *fasthttp.RequestCtx) {

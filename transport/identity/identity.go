@@ -8,6 +8,7 @@
 package identity
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 )
@@ -48,6 +49,14 @@ func (c Client) Key() string {
 		return c.Addr.String()
 	}
 	return netip.PrefixFrom(c.Addr, 64).Masked().String()
+}
+
+// Peer returns the IP address of the other end of a TCP connection.
+func Peer(addr net.Addr) netip.Addr {
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	return netip.Addr{}
 }
 
 // Resolve returns the client behind a TCP peer. The values of its X-Forwarded-For

@@ -313,7 +313,8 @@ func (x *Error) GetMessage() string {
 	return ""
 }
 
-// CheckBatchRequest carries checks.
+// CheckBatchRequest carries at most 1000 checks; more of them fail the call, or end the
+// stream, with INVALID_ARGUMENT.
 type CheckBatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Checks        []*CheckRequest        `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`

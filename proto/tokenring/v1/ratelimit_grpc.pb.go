@@ -43,7 +43,7 @@ const (
 type RateLimitServiceClient interface {
 	// Check decides one check.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
-	// CheckBatch decides up to 1000 checks. Those for one bucket are decided in their order.
+	// CheckBatch decides several checks. Those for one bucket are decided in their order.
 	// A check that is wrong has an error in its place, and the others are answered.
 	CheckBatch(ctx context.Context, in *CheckBatchRequest, opts ...grpc.CallOption) (*CheckBatchResponse, error)
 	// CheckStream decides checks for as long as the client sends them. A message carries as
@@ -113,7 +113,7 @@ type RateLimitService_CheckStreamClient = grpc.BidiStreamingClient[CheckBatchReq
 type RateLimitServiceServer interface {
 	// Check decides one check.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
-	// CheckBatch decides up to 1000 checks. Those for one bucket are decided in their order.
+	// CheckBatch decides several checks. Those for one bucket are decided in their order.
 	// A check that is wrong has an error in its place, and the others are answered.
 	CheckBatch(context.Context, *CheckBatchRequest) (*CheckBatchResponse, error)
 	// CheckStream decides checks for as long as the client sends them. A message carries as

@@ -1,0 +1,52 @@
+# Tokenring. `make` lists the targets.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOFLAGS_BUILD = -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+
+# Packages whose tests start no node run with the race detector, all at once; those below
+# test/ start real processes and run one after another.
+UNIT  = $(shell go list ./... | grep -vE '/test(/|$$)')
+PARTS = ./test/...
+
+.PHONY: help
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Builds bin/tokenring
+	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/tokenring ./cmd/tokenring
+
+.PHONY: run
+run: build ## Builds, starts three nodes on this machine and says what to try; Ctrl-C stops them
+	@exec bin/tokenring cluster --nodes 3
+
+.PHONY: test
+test: ## Runs all tests, after installing what they need
+	@test/deps.sh
+	go test -race -timeout 5m $(UNIT)
+	go test -p 1 -timeout 8m $(PARTS)
+
+.PHONY: lint
+lint: ## Formatting, vet, staticcheck, known vulnerabilities
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt -l:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	@test/vulncheck.sh
+
+.PHONY: bench
+bench: ## Runs the benchmarks
+	go test -run '^$$' -bench . -benchmem $(UNIT)
+
+.PHONY: proto
+proto: ## Generates the code of the protocols
+	@proto/generate.sh
+
+.PHONY: up
+up: ## Starts three nodes behind HAProxy in containers
+	@$(COMPOSE) up --build --detach
+	@echo 'Try: curl -s "http://127.0.0.1:$${TOKENRING_HTTP_PORT:-8080}/v1/check"    (make down stops it)'
+
+.PHONY: down
+down: ## Stops the containers
+	@$(COMPOSE) down --volumes
