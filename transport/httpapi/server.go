@@ -123,8 +123,8 @@ func (s *Server) Start(ln net.Listener) {
 func (s *Server) Close(ctx context.Context) error {
 	s.conns.stop()
 	graceful := context.AfterFunc(ctx, func() {
-		s.cancel()
 		s.conns.kill()
+		s.cancel()
 	})
 	err := s.http.ShutdownWithContext(ctx)
 	s.running.Wait()
