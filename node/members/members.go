@@ -147,7 +147,7 @@ func (m *Members) Start(ctx context.Context) error {
 	}
 	c := m.settings()
 	if c.BindAddr = bind; bind == "" {
-		c.BindAddr = "0.0.0.0"
+		c.BindAddr = everywhere(m.host)
 	}
 	c.BindPort, c.AdvertisePort = port, port
 	if m.list, err = memberlist.Create(c); err != nil {

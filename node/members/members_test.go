@@ -281,3 +281,29 @@ func TestRejoinAfterLoss(t *testing.T) {
 	again := start(t, Config{ID: "b", Bind: "127.0.0.1:" + port})
 	wait.For(t, slow, "both to be together again", func() bool { return a.sees("b", Active) && again.sees("a", Active) })
 }
+
+func TestAdvertisedAddress(t *testing.T) {
+	for _, c := range []struct{ host, bound, want string }{
+		{"", "127.0.0.1", "127.0.0.1"},
+		{"", "::1", "::1"},
+		{"192.0.2.7", "127.0.0.1", "192.0.2.7"},
+		{"::ffff:192.0.2.7", "", "192.0.2.7"},
+		{"2001:db8::7", "0.0.0.0", "2001:db8::7"},
+	} {
+		if got, err := advertised(t.Context(), c.host, c.bound); err != nil || got != c.want {
+			t.Errorf("advertise %q, bound to %q: %q, %v, want %q", c.host, c.bound, got, err, c.want)
+		}
+	}
+	for _, bound := range []string{"", "0.0.0.0", "::"} {
+		got, err := advertised(t.Context(), "", bound)
+		if ip := net.ParseIP(got); err != nil || ip == nil || ip.IsUnspecified() {
+			t.Errorf("bound to %q: found %q, %v, want an address of this machine", bound, got, err)
+		}
+	}
+	if _, err := advertised(t.Context(), "no-such-host.invalid", ""); err == nil {
+		t.Error("a host that does not exist is advertised")
+	}
+	if a, b := everywhere("192.0.2.7"), everywhere("2001:db8::7"); a != "0.0.0.0" || b != "::" {
+		t.Errorf("bound to %q and %q, want all of IPv4 and all of IPv6", a, b)
+	}
+}

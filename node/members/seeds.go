@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/hashicorp/go-sockaddr"
 )
 
 const (
@@ -127,7 +125,7 @@ func (m *Members) isSelf(addr string) bool {
 }
 
 // advertised returns the address that others reach this node at: the given host, else
-// the address that is bound, else the machine's private address, else loopback.
+// the address that is bound, else the one that this machine sends from, else loopback.
 func advertised(ctx context.Context, host, bound string) (string, error) {
 	if host == "" {
 		host = bound
@@ -135,18 +133,37 @@ func advertised(ctx context.Context, host, bound string) (string, error) {
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() {
 		return ip.Unmap().String(), nil
 	} else if err != nil && host != "" {
-		ips, err := net.DefaultResolver.LookupHost(ctx, host)
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		if err != nil {
 			return "", fmt.Errorf("resolve advertised host: %w", err)
 		}
-		return ips[0], nil
+		if v4 := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Unmap().Is4() }); v4 >= 0 {
+			return ips[v4].Unmap().String(), nil
+		}
+		return ips[0].String(), nil
 	}
-	for _, find := range []func() (string, error){sockaddr.GetPrivateIP, sockaddr.GetPublicIP} {
-		if ip, err := find(); err == nil && ip != "" {
-			return ip, nil
+	// Connecting a UDP socket sends nothing: it only asks the system for a route. The
+	// addresses are those set aside for examples.
+	for _, far := range []string{"203.0.113.1:9", "[2001:db8::1]:9"} {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "udp", far)
+		if err != nil {
+			continue // no route of this family
+		}
+		defer conn.Close()
+		if from, ok := conn.LocalAddr().(*net.UDPAddr); ok {
+			return from.AddrPort().Addr().Unmap().WithZone("").String(), nil
 		}
 	}
 	return "127.0.0.1", nil
+}
+
+// everywhere is the bind address for all addresses of the family of the advertised one.
+func everywhere(advertised string) string {
+	if ip, err := netip.ParseAddr(advertised); err == nil && ip.Is6() {
+		return "::"
+	}
+	return "0.0.0.0"
 }
 
 func splitPort(addr string) (host string, port int, err error) {
