@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -156,13 +157,29 @@ func (p *process) leave(drain time.Duration) {
 func (p *process) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	errs := []error{p.http.Close(ctx), p.grpc.Close(ctx), p.members.Close(ctx), p.pool.Close(ctx), p.peers.Close(ctx), p.node.Close(ctx)}
-	if p.redis != nil {
-		errs = append(errs, p.redis.Close(ctx))
+	var fronts sync.WaitGroup
+	for _, f := range []closer{p.http, p.grpc} {
+		fronts.Go(func() {
+			if err := f.Close(ctx); err != nil {
+				p.log.Warn("connections were cut off", "error", err)
+			}
+		})
 	}
-	errs = append(errs, p.buckets.Close(ctx), p.admin.Close(ctx))
+	fronts.Wait()
+	rest := []closer{p.members, p.pool, p.peers, p.node, p.buckets, p.admin}
+	if p.redis != nil {
+		rest = append(rest, p.redis)
+	}
 	if p.metrics != nil {
-		errs = append(errs, p.metrics.Close(ctx))
+		rest = append(rest, p.metrics)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var errs []error
+	for _, c := range rest {
+		errs = append(errs, c.Close(ctx))
 	}
 	return errors.Join(errs...)
 }
+
+type closer interface{ Close(context.Context) error }
