@@ -1,0 +1,232 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tokenring/tokenring/bucket"
+	"github.com/tokenring/tokenring/ring"
+)
+
+func TestFailurePolicies(t *testing.T) {
+	for _, c := range []struct {
+		limit           string
+		cost            int64
+		allowed         int // of 30 checks
+		policy          string
+		retryWhenDenied time.Duration
+	}{
+		{"api", 1, 30, "allow", 0},
+		{"deny", 1, 0, "deny", time.Second},
+		{"deny", 0, 30, "deny", 0},
+		{"deny", -1, 30, "deny", 0},
+		{"local", 1, 10, "local", time.Second}, // half of 20: two nodes
+		{"local", -1, 30, "local", 0},
+	} {
+		t.Run(fmt.Sprint(c.limit, c.cost), func(t *testing.T) {
+			p := newPeers()
+			p.set("b", failing(errors.New("refused")))
+			registry := prometheus.NewRegistry()
+			n := cluster(t, Config{Peers: p, Metrics: registry}, "b")
+			key := keyOf(t, n, c.limit, "b")
+			allowed := 0
+			for range 30 {
+				a := n.one(t.Context(), Check{Limit: c.limit, Key: key, Cost: c.cost})
+				if !a.Degraded || a.Err != nil || a.Node != "self" || a.Remaining != 0 || a.ResetAfter != 0 || a.Burst != 20 {
+					t.Fatalf("%+v, want a degraded answer without figures", a)
+				}
+				if a.Allowed {
+					allowed++
+				} else if a.RetryAfter != c.retryWhenDenied {
+					t.Errorf("denied with retry after %v, want %v", a.RetryAfter, c.retryWhenDenied)
+				}
+			}
+			if allowed != c.allowed {
+				t.Errorf("%d of 30 allowed, want %d", allowed, c.allowed)
+			}
+			want := fmt.Sprintf("# HELP tokenring_degraded_total Checks answered by a failure policy because no holder could be asked in time.\n"+
+				"# TYPE tokenring_degraded_total counter\ntokenring_degraded_total{limit=%q,policy=%q} 30\n", c.limit, c.policy)
+			if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "tokenring_degraded_total"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// store is a fake of Redis.
+type store func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome)
+
+func (s store) Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+	s(ctx, takes, outs)
+}
+
+func TestPolicyRedisHasHalfOfTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", silent)
+		var left time.Duration
+		redis := store(func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+			deadline, _ := ctx.Deadline()
+			left = time.Until(deadline)
+			for i := range takes {
+				outs[i] = bucket.Outcome{Decision: bucket.Decision{Allowed: takes[i].Key != "nobody" && i != 1}}
+			}
+		})
+		n := cluster(t, Config{Peers: p, Redis: redis, Budget: 100 * time.Millisecond}, "b")
+		key := keyOf(t, n, "redis", "b")
+		begin := time.Now()
+		answers := make([]Answer, 2)
+		n.Check(t.Context(), []Check{{Limit: "redis", Key: key, Cost: 1}, {Limit: "redis", Key: key, Cost: 1}}, answers)
+		if took := time.Since(begin); took != 50*time.Millisecond || left != 50*time.Millisecond {
+			t.Errorf("asked for %v, then Redis had %v left, want half of 100ms each", took, left)
+		}
+		if a := answers[0]; !a.Degraded || !a.Allowed || a.RetryAfter != 0 {
+			t.Errorf("%+v, want Redis's yes, degraded", a)
+		}
+		if a := answers[1]; !a.Degraded || a.Allowed || a.RetryAfter != time.Second {
+			t.Errorf("%+v, want Redis's no, degraded", a)
+		}
+	})
+}
+
+func TestPolicyRedisWithoutRedisAllows(t *testing.T) {
+	p := newPeers()
+	p.set("b", failing(errors.New("refused")))
+	redis := store(failing(errors.New("redis is down")))
+	n := cluster(t, Config{Peers: p, Redis: redis}, "b")
+	if a := n.one(t.Context(), Check{Limit: "redis", Key: keyOf(t, n, "redis", "b"), Cost: 1}); !a.Degraded || !a.Allowed {
+		t.Errorf("%+v, want a degraded yes", a)
+	}
+}
+
+func TestNoAnswerTakesTheBudgetAndNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", silent)
+		n := cluster(t, Config{Peers: p, Budget: 80 * time.Millisecond}, "b")
+		begin := time.Now()
+		a := n.one(t.Context(), Check{Limit: "api", Key: keyOf(t, n, "api", "b"), Cost: 1})
+		if took := time.Since(begin); took != 80*time.Millisecond || !a.Degraded {
+			t.Errorf("%+v after %v, want a degraded answer after 80ms", a, took)
+		}
+	})
+}
+
+func TestCallerThatGivesUpIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", silent)
+		registry := prometheus.NewRegistry()
+		n := cluster(t, Config{Peers: p, Budget: time.Minute, Metrics: registry}, "b")
+		key := keyOf(t, n, "api", "b")
+		for range 3 * breakerFailures {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if a := n.one(ctx, Check{Limit: "api", Key: key, Cost: 1}); !errors.Is(a.Err, context.DeadlineExceeded) || a.Degraded {
+				t.Fatalf("%+v, want the caller's own error", a)
+			}
+			cancel()
+		}
+		if got := p.count("b"); got != 3*breakerFailures {
+			t.Errorf("asked %d times of %d: the breaker has opened for callers that gave up", got, 3*breakerFailures)
+		}
+	})
+}
+
+func TestBreakerSparesTheWaitAndLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", silent)
+		n := cluster(t, Config{Peers: p, Budget: 100 * time.Millisecond}, "b")
+		key := keyOf(t, n, "api", "b")
+		ask := func() (Answer, time.Duration) {
+			begin := time.Now()
+			a := n.one(t.Context(), Check{Limit: "api", Key: key, Cost: 1})
+			return a, time.Since(begin)
+		}
+		for range breakerFailures {
+			if _, took := ask(); took != 100*time.Millisecond {
+				t.Fatalf("took %v before the breaker opened", took)
+			}
+		}
+		for range 50 {
+			if a, took := ask(); took != 0 || !a.Degraded {
+				t.Fatalf("%+v after %v, want a degraded answer at once", a, took)
+			}
+		}
+		asked := p.count("b")
+		time.Sleep(breakerPause + time.Millisecond)
+		var waits sync.WaitGroup
+		for range 20 {
+			waits.Go(func() { ask() })
+		}
+		waits.Wait()
+		if got := p.count("b") - asked; got != 1 {
+			t.Errorf("%d checks tried the silent node after the pause, want 1", got)
+		}
+		p.set("b", func(_ context.Context, _ []bucket.Take, outs []bucket.Outcome) { clear(outs) })
+		time.Sleep(breakerPause + time.Millisecond)
+		for range 3 {
+			if a, _ := ask(); a.Degraded || a.Node != "b" {
+				t.Fatalf("%+v, want answers of b again", a)
+			}
+		}
+	})
+}
+
+// What the policy local let through is charged to the real bucket in the end.
+func TestLocalSpendingIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", failing(errors.New("refused")))
+		n := cluster(t, Config{Peers: p}, "b")
+		key := keyOf(t, n, "local", "b")
+		for range 6 {
+			n.one(t.Context(), Check{Limit: "local", Key: key, Cost: 1})
+		}
+		n.one(t.Context(), Check{Limit: "local", Key: key, Cost: -2})
+		time.Sleep(time.Second) // b cannot be charged yet
+
+		b := New(Config{ID: "b", Store: Memory(bucket.New(bucket.Config{Shards: ring.Partitions}))})
+		p.set("b", b.Take)
+		time.Sleep(time.Second)
+		a := n.one(t.Context(), Check{Limit: "local", Key: key})
+		if a.Degraded || a.Remaining != 16 {
+			t.Errorf("%+v, want b's bucket of 20 without the 4 that were spent", a)
+		}
+		asked := p.count("b")
+		time.Sleep(time.Second)
+		if p.count("b") != asked {
+			t.Error("what was settled is charged again")
+		}
+	})
+}
+
+func TestGuardBoundsASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		g := Guard(store(func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+			calls++
+			silent(ctx, takes, outs)
+		}), 40*time.Millisecond)
+		begin := time.Now()
+		outs := make([]bucket.Outcome, 3)
+		for range breakerFailures + 10 {
+			g.Take(t.Context(), make([]bucket.Take, 3), outs)
+			if outs[2].Err == nil {
+				t.Fatal("a silent store has decided")
+			}
+		}
+		if took := time.Since(begin); took != breakerFailures*40*time.Millisecond || calls != breakerFailures {
+			t.Errorf("%d calls in %v, want %d and then none", calls, took, breakerFailures)
+		}
+	})
+}
