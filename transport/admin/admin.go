@@ -41,7 +41,6 @@ type Config struct {
 	Cluster     Cluster
 	Placed      Placed
 	Connections Connections
-	Logger      *slog.Logger
 }
 
 // Handler returns everything of the admin port.
