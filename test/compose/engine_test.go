@@ -18,7 +18,7 @@ import (
 const (
 	root    = "../.."
 	project = "tokenring-test"
-	subnet  = "172.28.9" // not the one of `make up`, which may be running
+	subnet  = "172.28.9"    // not the one of `make up`, which may be running
 	gateway = subnet + ".1" // where connections from this machine come from
 
 	redisProfile = "COMPOSE_PROFILES=redis"
