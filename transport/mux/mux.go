@@ -7,6 +7,11 @@
 // while it is busy sending, more is queued. Each question has a number, its answer
 // carries the same one, and so answers may come in any order.
 //
+// Calls take turns: a message takes a few questions of each call in the queue, so one
+// question among many calls of a thousand waits for a turn of each and not for all they
+// ask. The questions of one call are sent in their order. The queue needs no bound of its
+// own, since what is in it belongs to callers that wait, for no longer than their time.
+//
 // The mux opens its stream itself and opens it again when it has ended:
 //
 //	connecting ── opened ──> up ── ended ──> connecting ── failed ──> down ── later ──> opened ──> up
@@ -29,7 +34,6 @@ import (
 // Errors of Do. They are told apart by whether the question may have been acted on.
 var (
 	ErrDown   = errors.New("not connected")                     // was not sent
-	ErrBusy   = errors.New("too many questions are waiting")    // was not sent
 	ErrClosed = errors.New("closed")                            // was not sent
 	ErrLost   = errors.New("connection lost before the answer") // may have been acted on
 )
@@ -52,7 +56,7 @@ type Config[Q, A any] struct {
 	Number func(A) uint64
 
 	MaxBatch    int           // questions in one message; 512
-	MaxQueue    int           // questions that wait; 65536
+	MaxTurn     int           // questions of one call in a turn; 16
 	OpenTimeout time.Duration // 1 s
 	MinBackoff  time.Duration // between attempts to open; 25 ms
 	MaxBackoff  time.Duration // 500 ms
@@ -61,7 +65,7 @@ type Config[Q, A any] struct {
 
 func (c Config[Q, A]) withDefaults() Config[Q, A] {
 	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
-	c.MaxQueue = cmp.Or(c.MaxQueue, 1<<16)
+	c.MaxTurn = cmp.Or(c.MaxTurn, 16)
 	c.OpenTimeout = cmp.Or(c.OpenTimeout, time.Second)
 	c.MinBackoff = cmp.Or(c.MinBackoff, 25*time.Millisecond)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, 500*time.Millisecond)
@@ -81,20 +85,17 @@ const (
 )
 
 // call is one Do: questions with consecutive numbers, answered one by one.
-type call[A any] struct {
-	answers  []A
-	answered []bool
-	first    uint64 // number of the first question
-	left     int    // questions without an answer
-	deadline time.Time
-	err      error         // of those that are left
-	done     chan struct{} // holds one; told when nothing is left
-}
-
-type queued[Q, A any] struct {
-	q      Q
-	number uint64
-	call   *call[A]
+type call[Q, A any] struct {
+	questions []Q
+	answers   []A
+	answered  []bool
+	first     uint64 // number of the first question
+	sent      int    // questions that were sent
+	left      int    // questions without an answer; none when the caller has given up
+	queued    bool   // in the queue
+	deadline  time.Time
+	err       error         // of those that are left
+	done      chan struct{} // holds one; told when nothing is left
 }
 
 // Mux shares one stream. All its methods may be called at once.
@@ -104,8 +105,8 @@ type Mux[Q, A any] struct {
 
 	mu      sync.Mutex // guards what follows; not held while sending or receiving
 	state   state
-	queue   []queued[Q, A]
-	pending map[uint64]*call[A] // sent or queued, by number
+	queue   []*call[Q, A]
+	pending map[uint64]*call[Q, A] // of questions that were sent, by number
 	next    uint64
 	wake    chan struct{} // holds one; told when the queue has something
 
@@ -118,8 +119,8 @@ type Mux[Q, A any] struct {
 func New[Q, A any](c Config[Q, A]) *Mux[Q, A] {
 	return &Mux[Q, A]{
 		config:  c.withDefaults(),
-		calls:   sync.Pool{New: func() any { return &call[A]{done: make(chan struct{}, 1)} }},
-		pending: map[uint64]*call[A]{},
+		calls:   sync.Pool{New: func() any { return &call[Q, A]{done: make(chan struct{}, 1)} }},
+		pending: map[uint64]*call[Q, A]{},
 		wake:    make(chan struct{}, 1),
 	}
 }
@@ -154,27 +155,30 @@ func (m *Mux[Q, A]) Up() bool {
 // what Tag is told. answers[i] belongs to questions[i] if answered[i] is set; the error
 // is why the others have none. The questions belong to the mux from here on.
 func (m *Mux[Q, A]) Do(ctx context.Context, questions []Q, answers []A, answered []bool) error {
-	c := m.calls.Get().(*call[A])
-	c.answers, c.answered, c.left, c.err = answers, answered, len(questions), nil
+	c := m.calls.Get().(*call[Q, A])
+	*c = call[Q, A]{questions: questions, answers: answers, answered: answered, left: len(questions), done: c.done}
 	c.deadline, _ = ctx.Deadline()
-	if err := m.enqueue(c, questions); err != nil {
+	if err := m.enqueue(c); err != nil {
 		m.calls.Put(c)
 		return err
 	}
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		if m.forget(c, len(questions), ctx.Err()) {
+		if m.forget(c, ctx.Err()) {
 			<-c.done
 		}
 	}
-	err := c.err
-	c.answers, c.answered = nil, nil
-	m.calls.Put(c)
+	m.mu.Lock()
+	err, queued := c.err, c.queued
+	m.mu.Unlock()
+	if !queued { // else the writer comes across it and drops it
+		m.calls.Put(c)
+	}
 	return err
 }
 
-func (m *Mux[Q, A]) enqueue(c *call[A], questions []Q) error {
+func (m *Mux[Q, A]) enqueue(c *call[Q, A]) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -182,15 +186,10 @@ func (m *Mux[Q, A]) enqueue(c *call[A], questions []Q) error {
 		return ErrClosed
 	case m.state == down:
 		return ErrDown
-	case len(m.queue)+len(questions) > m.config.MaxQueue:
-		return ErrBusy
 	}
-	c.first = m.next
-	for _, q := range questions {
-		m.queue = append(m.queue, queued[Q, A]{q, m.next, c})
-		m.pending[m.next] = c
-		m.next++
-	}
+	c.first, c.queued = m.next, true
+	m.next += uint64(len(c.questions))
+	m.queue = append(m.queue, c)
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -198,41 +197,50 @@ func (m *Mux[Q, A]) enqueue(c *call[A], questions []Q) error {
 	return nil
 }
 
-// forget takes a call that gave up out of everything. It reports true if the call was
+// forget lets a call go whose caller has given up. It reports true if the call was
 // finished first, and done is told then.
-func (m *Mux[Q, A]) forget(c *call[A], questions int, err error) bool {
+func (m *Mux[Q, A]) forget(c *call[Q, A], err error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.left == 0 {
 		return true
 	}
 	c.left, c.err = 0, err
-	for i := range questions {
+	for i := range c.sent {
 		delete(m.pending, c.first+uint64(i))
 	}
 	return false
 }
 
-// batch moves what is queued, up to the size of a message, into the given slice. What
-// was given up in the queue is dropped: nobody is charged for it.
+// batch moves what is queued into the given slice, up to the size of a message: a turn of
+// each call, again and again. What was given up in the queue is dropped, so that nobody is
+// charged for it.
 func (m *Mux[Q, A]) batch(into []Q) []Q {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	n := 0
 	for ; n < len(m.queue) && len(into) < m.config.MaxBatch; n++ {
-		e := m.queue[n]
-		if m.pending[e.number] != e.call {
+		c := m.queue[n]
+		left := time.Duration(0)
+		if !c.deadline.IsZero() {
+			left = c.deadline.Sub(now)
+		}
+		if c.left == 0 || left < 0 {
+			c.queued = false // its caller has given up, or is about to
 			continue
 		}
-		left := time.Duration(0)
-		if !e.call.deadline.IsZero() {
-			if left = e.call.deadline.Sub(now); left <= 0 {
-				continue // its caller is about to give up
-			}
+		turn := min(m.config.MaxTurn, m.config.MaxBatch-len(into), len(c.questions)-c.sent)
+		for range turn {
+			number := c.first + uint64(c.sent)
+			m.config.Tag(c.questions[c.sent], number, left)
+			into = append(into, c.questions[c.sent])
+			m.pending[number] = c
+			c.sent++
 		}
-		m.config.Tag(e.q, e.number, left)
-		into = append(into, e.q)
+		if c.queued = c.sent < len(c.questions); c.queued {
+			m.queue = append(m.queue, c)
+		}
 	}
 	rest := copy(m.queue, m.queue[n:])
 	clear(m.queue[rest:])
@@ -259,34 +267,40 @@ func (m *Mux[Q, A]) deliver(answers []A) {
 	}
 }
 
-// enter moves to a state and fails the questions that are waiting: those that are queued
-// with one error, those that were sent with the other. No error means to go on waiting.
-func (m *Mux[Q, A]) enter(s state, queuedErr, sentErr error) {
+// enter moves to a state and fails the questions that are waiting: those that were not
+// sent with one error, those that were with the other. No error means to go on waiting.
+func (m *Mux[Q, A]) enter(s state, unsentErr, sentErr error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == closed {
 		return
 	}
 	m.state = s
-	waiting := make(map[uint64]bool, len(m.queue))
-	for _, e := range m.queue {
-		waiting[e.number] = true
+	if sentErr != nil {
+		for number, c := range m.pending {
+			delete(m.pending, number)
+			c.fail(1, sentErr)
+		}
 	}
-	for number, c := range m.pending {
-		err := sentErr
-		if waiting[number] {
-			err = queuedErr
+	if unsentErr != nil {
+		for _, c := range m.queue {
+			c.queued = false
+			if c.left > 0 {
+				c.fail(len(c.questions)-c.sent, unsentErr)
+			}
 		}
-		if err == nil {
-			continue
-		}
-		delete(m.pending, number)
-		// A question that may have been acted on says more than one that was not sent.
-		if c.err == nil || errors.Is(err, ErrLost) {
-			c.err = err
-		}
-		if c.left--; c.left == 0 {
-			c.done <- struct{}{}
-		}
+		clear(m.queue)
+		m.queue = m.queue[:0]
+	}
+}
+
+// fail gives up on some questions. That one may have been acted on says more than that
+// others were not sent.
+func (c *call[Q, A]) fail(questions int, err error) {
+	if c.err == nil || errors.Is(err, ErrLost) {
+		c.err = err
+	}
+	if c.left -= questions; c.left == 0 {
+		c.done <- struct{}{}
 	}
 }

@@ -91,7 +91,7 @@ func run(t *testing.T, f func(t *testing.T, m *Mux[*question, *answer], d *diale
 			Open:     d.open,
 			Tag:      func(q *question, n uint64, left time.Duration) { q.number, q.left = n, left },
 			Number:   func(a *answer) uint64 { return a.number },
-			MaxBatch: 4, MaxQueue: 10,
+			MaxBatch: 4,
 		})
 		m.Start()
 		defer m.Close(t.Context())
@@ -306,21 +306,64 @@ func TestGivingUp(t *testing.T) {
 	})
 }
 
-func TestFullQueueAndClose(t *testing.T) {
+// A call of one question does not wait for all that a call of many asks.
+func TestCallsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dialer{streams: make(chan *stream, 1)}
+		m := New(Config[*question, *answer]{
+			Open:     d.open,
+			Tag:      func(q *question, n uint64, _ time.Duration) { q.number = n },
+			Number:   func(a *answer) uint64 { return a.number },
+			MaxBatch: 4, MaxTurn: 2,
+		})
+		m.Start()
+		defer m.Close(t.Context())
+		s := <-d.streams
+		first := ask(t.Context(), m, "first")
+		synctest.Wait() // the writer has it in its hands
+		many := ask(t.Context(), m, "a", "b", "c", "d", "e")
+		synctest.Wait()
+		more := ask(t.Context(), m, "A", "B", "C")
+		synctest.Wait()
+		one := ask(t.Context(), m, "one")
+		synctest.Wait()
+		var sent string
+		for range 4 {
+			qs := <-s.sent
+			for _, q := range qs {
+				sent += q.text + " "
+			}
+			sent += "| "
+			s.answers <- echo(qs)
+		}
+		if want := "first | a b A B | one c d C | e | "; sent != want {
+			t.Errorf("sent %q, want %q", sent, want)
+		}
+		for _, call := range []<-chan result{first, many, more, one} {
+			if r := <-call; r.err != nil || slices.Contains(r.answered, false) {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
+func TestClose(t *testing.T) {
 	run(t, func(t *testing.T, m *Mux[*question, *answer], d *dialer) {
-		<-d.streams
+		s := <-d.streams
+		sent := ask(t.Context(), m, "sent")
+		<-s.sent
 		ask(t.Context(), m, "blocks the writer")
 		synctest.Wait()
 		waiting := ask(t.Context(), m, "1", "2", "3", "4", "5", "6", "7", "8", "9")
 		synctest.Wait()
-		if r := <-ask(t.Context(), m, "10", "11"); !errors.Is(r.err, ErrBusy) {
-			t.Errorf("beyond the queue: %v, want ErrBusy", r.err)
-		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-waiting; !errors.Is(r.err, ErrClosed) {
 			t.Errorf("waiting at the close: %v, want ErrClosed", r.err)
+		}
+		if r := <-sent; !errors.Is(r.err, ErrLost) {
+			t.Errorf("sent and not answered at the close: %v, want ErrLost", r.err)
 		}
 		if r := <-ask(t.Context(), m, "a"); !errors.Is(r.err, ErrClosed) {
 			t.Errorf("after the close: %v, want ErrClosed", r.err)
