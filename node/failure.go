@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
@@ -13,13 +14,18 @@ const degradedRetry = time.Second
 
 // fail answers the takes of a group that nobody has decided in time, each by the failure
 // policy of its limit. Such an answer knows nothing of the bucket and gives no figures.
-// A caller that has given up gets its own error: nothing has failed then.
+// A caller that has given up, or has asked for a limit that the store cannot represent,
+// gets its own error: nothing has failed then.
 func (n *Node) fail(ctx context.Context, t *table, b *batch, g *group, undecided []int, deadline time.Time) {
 	var redis group
 	for _, i := range undecided {
 		a, rule, take := &b.answers[g.index[i]], b.rules[g.index[i]], &g.takes[i]
 		if ctx.Err() != nil {
 			a.Err = ctx.Err()
+			continue
+		}
+		if errors.Is(g.outs[i].Err, bucket.ErrLimit) {
+			a.Err = g.outs[i].Err
 			continue
 		}
 		n.metrics.degraded(rule)

@@ -230,3 +230,50 @@ func TestGuardBoundsASlowStore(t *testing.T) {
 		}
 	})
 }
+
+// A client that brings a limit which the store cannot represent is told so, and cannot
+// open the breaker for all others.
+func TestLimitsBeyondTheStoreAreTheClientsFault(t *testing.T) {
+	beyond := fmt.Errorf("%w: too large", bucket.ErrLimit)
+	shared := Guard(store(func(_ context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+		for i := range takes {
+			outs[i] = bucket.Outcome{}
+			if takes[i].Key == "beyond" {
+				outs[i].Err = beyond
+			}
+		}
+	}), time.Second)
+	n := cluster(t, Config{Peers: newPeers(), Store: shared, Shared: true})
+	for range 3 * breakerFailures {
+		if a := n.one(t.Context(), Check{Limit: "api", Key: "beyond", Cost: 1}); !errors.Is(a.Err, bucket.ErrLimit) || a.Degraded {
+			t.Fatalf("%+v, want the client's own error", a)
+		}
+	}
+	if a := n.one(t.Context(), Check{Limit: "api", Key: "victim", Cost: 1}); a.Err != nil || a.Degraded {
+		t.Errorf("another client gets %+v", a)
+	}
+}
+
+// A node that answers some of a batch in time is there: its breaker stays closed.
+func TestBusyNodeKeepsItsBreakerClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+			<-ctx.Done()
+			setErr(outs, ctx.Err())
+			outs[0] = bucket.Outcome{Decision: bucket.Decision{Allowed: true}}
+		})
+		n := cluster(t, Config{Peers: p, Budget: 10 * time.Millisecond}, "b")
+		key := keyOf(t, n, "api", "b")
+		checks, answers := []Check{{Limit: "api", Key: key}, {Limit: "api", Key: key}}, make([]Answer, 2)
+		for range 3 * breakerFailures {
+			n.Check(t.Context(), checks, answers)
+			if answers[0].Degraded || !answers[1].Degraded {
+				t.Fatalf("%+v, want the first decided and the second degraded", answers)
+			}
+		}
+		if got := p.count("b"); got != 3*breakerFailures {
+			t.Errorf("asked %d times of %d: the breaker has opened", got, 3*breakerFailures)
+		}
+	})
+}

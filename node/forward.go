@@ -18,17 +18,19 @@ var errBudget = errors.New("no answer within the time budget")
 
 var errGaveUp = errors.New("the caller has given up")
 
-// blame turns what came out of asking into what a breaker should know.
+// blame turns what came out of asking into what a breaker should know. Whoever has
+// answered anything is there: what it has not answered in time, it had too much of; and a
+// limit that a store cannot represent is no fault of the store.
 func blame(ctx context.Context, outs []bucket.Outcome) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errBudget) {
 		return errGaveUp
 	}
 	for i := range outs {
-		if outs[i].Err != nil {
-			return outs[i].Err
+		if outs[i].Err == nil || errors.Is(outs[i].Err, bucket.ErrLimit) {
+			return nil
 		}
 	}
-	return nil
+	return outs[0].Err
 }
 
 // forward asks the holder of a group. What was lost with the connection is asked once
