@@ -50,6 +50,30 @@ type Check struct {
 	Cost  int64 // tokens: 0 looks without taking, below 0 gives back
 }
 
+// The longest key and the longest name of a limit, in bytes.
+const (
+	maxKey  = 1024
+	maxName = 64
+)
+
+// validate refuses what would end the stream, and with it what all others wait for: text
+// that is none, and messages beyond any bound.
+func (c *Check) validate() error {
+	switch {
+	case len(c.Key) > maxKey:
+		return &Error{invalid, fmt.Sprintf("key: has %d bytes: want at most %d", len(c.Key), maxKey)}
+	case len(c.Limit) > maxName:
+		return &Error{invalid, fmt.Sprintf("limit: has %d bytes: want at most %d", len(c.Limit), maxName)}
+	case !utf8.ValidString(c.Key):
+		return &Error{invalid, fmt.Sprintf("key: %q is not valid UTF-8", c.Key)}
+	case !utf8.ValidString(c.Limit):
+		return &Error{invalid, fmt.Sprintf("limit: %q is not valid UTF-8", c.Limit)}
+	}
+	return nil
+}
+
+const invalid = "invalid_argument"
+
 // An Answer is what the cluster has decided. In a batch, Err says that this one check was
 // wrong.
 type Answer struct {
@@ -155,9 +179,8 @@ func (c *Client) Check(ctx context.Context, check Check) (Answer, error) {
 // one bucket are decided in their order.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Answer, error) {
 	for i := range checks {
-		// Text that is none would end the stream, and with it what all others wait for.
-		if !utf8.ValidString(checks[i].Key) || !utf8.ValidString(checks[i].Limit) {
-			return nil, fmt.Errorf("ask tokenring: limit %q, key %q: not valid UTF-8", checks[i].Limit, checks[i].Key)
+		if err := checks[i].validate(); err != nil {
+			return nil, fmt.Errorf("ask tokenring: %w", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

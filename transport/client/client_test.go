@@ -101,8 +101,12 @@ func TestAnswers(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Code != "unknown_limit" {
 		t.Errorf("an undefined limit: %v", err)
 	}
-	if _, err := c.Allow(t.Context(), "api", "\xff"); err == nil || !strings.Contains(err.Error(), "UTF-8") {
-		t.Errorf("a key that is no text: %v", err)
+	for _, c2 := range []Check{
+		{Limit: "api", Key: "\xff"}, {Limit: "\xff"}, {Key: strings.Repeat("k", maxKey+1)}, {Limit: strings.Repeat("l", maxName+1)},
+	} {
+		if _, err := c.Check(t.Context(), c2); err == nil || !strings.Contains(err.Error(), invalid) {
+			t.Errorf("a check that would end the stream: %v", err)
+		}
 	}
 }
 

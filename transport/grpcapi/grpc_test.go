@@ -80,12 +80,18 @@ func byName(c node.Check) node.Answer {
 // start runs a server on a free port. Callers on loopback are trusted, and it is a proxy.
 func start(t *testing.T, l *limiter) (*Server, *grpc.ClientConn) {
 	t.Helper()
+	return startWith(t, l, 0)
+}
+
+// startWith is start with a time for answers to be taken.
+func startWith(t *testing.T, l *limiter, sendTimeout time.Duration) (*Server, *grpc.ClientConn) {
+	t.Helper()
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Limiter: l, Identity: identity.New(identity.Config{TrustedProxies: loopback, TrustedCallers: loopback})})
+	s := New(Config{Limiter: l, Identity: identity.New(identity.Config{TrustedProxies: loopback, TrustedCallers: loopback}), SendTimeout: sendTimeout})
 	s.Start(ln)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())

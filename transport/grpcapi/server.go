@@ -8,6 +8,7 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,14 +34,19 @@ import (
 const (
 	maxMessage = 1 << 20  // bytes that a client may send as one message
 	maxHeader  = 16 << 10 // bytes of metadata
-	maxStreams = 1000     // calls at once on one connection
+	// handshake is how long a new connection may say nothing, and so how long one can
+	// hold up the end of the server.
+	handshake  = 3 * time.Second
+	maxStreams = 256 // calls at once on one connection
 )
 
 // Config says how a Server is built.
 type Config struct {
 	Limiter  request.Limiter
 	Identity *identity.Resolver // nil trusts nobody
-	Logger   *slog.Logger
+	// SendTimeout is how long a client may leave answers of a stream lying; 10 s.
+	SendTimeout time.Duration
+	Logger      *slog.Logger
 }
 
 // Server answers checks over gRPC.
@@ -49,11 +55,14 @@ type Server struct {
 	limiter  request.Limiter
 	identity *identity.Resolver
 	log      *slog.Logger
-	grpc     *grpc.Server
-	health   *health.Server
-	leaving  context.Context // ends when streams must end
-	leave    context.CancelFunc
-	running  sync.WaitGroup
+
+	sendTimeout time.Duration
+
+	grpc    *grpc.Server
+	health  *health.Server
+	leaving context.Context // ends when streams must end
+	leave   context.CancelFunc
+	running sync.WaitGroup
 }
 
 // New returns a server that does not listen yet and is not ready.
@@ -64,7 +73,7 @@ func New(c Config) *Server {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{limiter: c.Limiter, identity: c.Identity, log: c.Logger, health: health.NewServer()}
+	s := &Server{limiter: c.Limiter, identity: c.Identity, log: c.Logger, health: health.NewServer(), sendTimeout: cmp.Or(c.SendTimeout, 10*time.Second)}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}),
@@ -72,7 +81,7 @@ func New(c Config) *Server {
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ConnectionTimeout(10*time.Second),
+		grpc.ConnectionTimeout(handshake),
 		// A connection whose other end has vanished without a word is closed in the end.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

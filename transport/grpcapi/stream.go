@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,8 +16,12 @@ import (
 	"github.com/tokenring/tokenring/transport/request"
 )
 
-// atOnce is how many messages of one stream are decided at the same time.
-const atOnce = 32
+// What one stream may hold: messages that are decided at the same time, and checks that
+// were read and whose answers were not taken yet. Beyond that it is read no further.
+const (
+	atOnce    = 32
+	maxUnsent = request.MaxChecks
+)
 
 type checkStream = grpc.BidiStreamingServer[tokenringv1.CheckBatchRequest, tokenringv1.CheckBatchResponse]
 
@@ -24,8 +30,10 @@ type conversation struct {
 	server *Server
 	stream checkStream
 	client identity.Client
-	places chan struct{} // holds one for each message that is being decided
+	places chan struct{}       // holds one for each message that is being decided
+	room   *semaphore.Weighted // for checks whose answers were not sent yet
 	out    chan []*tokenringv1.CheckResponse
+	stuck  chan struct{} // closed when the client does not take its answers
 
 	mu       sync.Mutex // guards ended, and that deciding does not grow then
 	ended    bool       // nothing more is decided
@@ -40,7 +48,9 @@ func (s *Server) CheckStream(stream checkStream) error {
 		stream: stream,
 		client: s.client(stream.Context()),
 		places: make(chan struct{}, atOnce),
+		room:   semaphore.NewWeighted(maxUnsent),
 		out:    make(chan []*tokenringv1.CheckResponse, atOnce),
+		stuck:  make(chan struct{}),
 	}
 	read := make(chan error, 1)
 	// The reader ends after this method has returned: nothing else wakes it.
@@ -53,6 +63,10 @@ func (s *Server) CheckStream(stream checkStream) error {
 	case err = <-read:
 	case <-s.leaving.Done():
 		err = status.Error(codes.Unavailable, "the node is stopping: open another stream")
+	case <-c.stuck:
+		// The writer is freed by the return, and what is being decided by the writer.
+		s.running.Go(c.end)
+		return status.Errorf(codes.ResourceExhausted, "answers were not read for %v", s.sendTimeout)
 	}
 	c.end()
 	writing.Wait()
@@ -72,6 +86,9 @@ func (c *conversation) read() error {
 		}
 		if len(m.GetChecks()) == 0 {
 			continue
+		}
+		if err := c.room.Acquire(c.stream.Context(), int64(len(m.GetChecks()))); err != nil {
+			return err
 		}
 		c.places <- struct{}{}
 		if !c.start(m.GetChecks()) {
@@ -118,7 +135,14 @@ func (c *conversation) write() {
 		}
 		// Of a broken stream the reader hears too; what comes until then goes nowhere.
 		if broken == nil {
+			late := time.AfterFunc(c.server.sendTimeout, func() { close(c.stuck) })
 			broken = c.stream.Send(&tokenringv1.CheckBatchResponse{Results: results})
+			if !late.Stop() {
+				broken = errStuck
+			}
 		}
+		c.room.Release(int64(len(results)))
 	}
 }
+
+var errStuck = errors.New("the client does not read its answers")

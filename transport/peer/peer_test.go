@@ -226,7 +226,11 @@ func TestExpiredChecksAreNotDecided(t *testing.T) {
 	if out := a.answer(t.Context(), d, []*peerv1.Check{question}); out[0].Error == "" || decided != 0 {
 		t.Errorf("an impossible limit was answered %v and decided %d times", out[0], decided)
 	}
-	question.Per = 1
+	question.Per, question.Cost = 1, -1<<63
+	if out := a.answer(t.Context(), d, []*peerv1.Check{question}); out[0].Error == "" || decided != 0 {
+		t.Errorf("an impossible cost was answered %v and decided %d times", out[0], decided)
+	}
+	question.Cost = 1
 	if out := a.answer(t.Context(), d, []*peerv1.Check{question}); out[0].Error != "" || decided != 1 {
 		t.Errorf("a good check was answered %v and decided %d times", out[0], decided)
 	}

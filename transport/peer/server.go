@@ -41,6 +41,8 @@ type Server struct {
 // NewServer returns a server that does not listen yet.
 func NewServer(c ServerConfig) *Server {
 	s := &Server{config: c, grpc: grpc.NewServer(
+		// How long a new connection may say nothing: the end of the server waits for it.
+		grpc.ConnectionTimeout(2*time.Second),
 		// A connection whose other end has vanished without a word is closed in the end.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

@@ -11,6 +11,7 @@
 package peer
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
@@ -28,6 +29,9 @@ func toWire(t *bucket.Take) *peerv1.Check {
 // fromWire reads a check. The limit of the check before it spares the arithmetic when it
 // is the same one, as it nearly always is.
 func fromWire(c *peerv1.Check, before bucket.Limit) (bucket.Take, error) {
+	if c.Cost > bucket.MaxCost || c.Cost < -bucket.MaxCost {
+		return bucket.Take{}, fmt.Errorf("cost %d is out of range", c.Cost)
+	}
 	t := bucket.Take{Name: c.Limit, Key: string(c.Key), Cost: c.Cost, Charge: c.Charge, Version: c.Version, Limit: before}
 	tokens, per := before.Rate()
 	if uint64(tokens) == c.Tokens && uint64(per) == c.Per && uint64(before.Burst()) == c.Burst {
