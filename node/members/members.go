@@ -17,7 +17,8 @@
 //
 // A node is joining until it has met the cluster (joined a seed or been found by
 // somebody; at once if it has no seeds; alone, loudly, if none could be reached for
-// five seconds) and until no other boot is listed under its id. If that other boot
+// five seconds) and until no other boot is listed under its id, by anybody it exchanged
+// states with. If that other boot
 // answers on its peer port, two nodes were given one id, and this one ends: the younger
 // one, or of two that join at the same time the one with the greater boot.
 //
@@ -31,6 +32,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -117,7 +119,6 @@ type Members struct {
 	closeErr  error
 
 	mu   sync.Mutex // guards what follows
-	met  bool       // the cluster, or known to be alone
 	view View
 }
 
@@ -155,7 +156,7 @@ func (m *Members) Start(ctx context.Context) error {
 	}
 	m.port = int(m.list.LocalNode().Port)
 	if m.seeds = m.withoutSelf(m.config.Seeds); len(m.seeds) == 0 {
-		m.meet()
+		m.record.meet()
 	}
 	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.running.Go(func() { m.run(ctx) })
@@ -176,7 +177,7 @@ func (m *Members) settings() *memberlist.Config {
 	c.SuspicionMaxTimeoutMult = 2
 	c.AwarenessMaxMultiplier = 2
 	c.GossipToTheDeadTime = 5 * time.Second
-	c.PushPullInterval = 10 * time.Second
+	c.PushPullInterval = 5 * time.Second
 	c.TCPTimeout = 2 * time.Second
 	c.Logger = bridge(m.config.Logger)
 	c.Delegate = (*metaDelegate)(&m.record)
@@ -211,10 +212,19 @@ func (m *Members) announce(s State) {
 		return
 	}
 	m.running.Go(func() {
-		// What it waits for is that the news has gone out; if it has not in this time,
-		// the exchange of full states brings it round.
 		if err := m.list.UpdateNode(time.Second); err != nil {
 			m.config.Logger.Debug("state told to nobody yet", "state", s.String(), "error", err)
+		}
+		// Gossip can be lost, and nothing would repeat it for a while: two others hear it
+		// over a connection, and gossip it on.
+		told := 0
+		for addr := range m.record.living() {
+			if n, _ := m.list.Join([]string{addr}); n > 0 {
+				told++
+			}
+			if told == 2 {
+				return
+			}
 		}
 	})
 }
@@ -238,15 +248,6 @@ func (m *Members) Close(context.Context) error {
 	return m.closeErr
 }
 
-func (m *Members) meet() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.met {
-		m.met = true
-		m.record.poke()
-	}
-}
-
 func (m *Members) fail(err error) {
 	select {
 	case m.failed <- err:
@@ -261,6 +262,7 @@ func (m *Members) run(ctx context.Context) {
 	retry := time.NewTicker(settle) // for what no event announces, such as a probe's answer
 	defer retry.Stop()
 	m.publish()
+	var refused error // that was logged
 	for {
 		joining := retry.C
 		if m.record.state() != Joining {
@@ -272,29 +274,27 @@ func (m *Members) run(ctx context.Context) {
 		case <-m.record.changed:
 		case <-joining:
 		case <-alone.C:
-			if m.record.state() == Joining && !m.hasMet() {
+			if m.record.state() == Joining && !m.record.hasMet() {
 				m.config.Logger.Warn("no seed could be reached: going on alone", "seeds", m.seeds, "after", lonely)
-				m.meet()
+				m.record.meet()
 			}
 		}
 		m.consider(ctx)
 		m.publish()
+		if err := m.record.lastRefusal(); err != nil && (refused == nil || err.Error() != refused.Error()) {
+			m.config.Logger.Warn("a node is kept out", "error", err)
+			refused = err
+		}
 	}
 }
 
 // consider lets a joining node become active, or ends one whose id is taken.
 func (m *Members) consider(ctx context.Context) {
-	view := m.record.view()
-	self := view.Self()
+	// In this order: what is heard of rivals is heard before the cluster counts as met.
+	met := m.record.hasMet()
+	self := m.record.view().Self()
 	waiting := false
-	for _, other := range view[1:] {
-		if other.State == Dead {
-			continue
-		}
-		if other.ID != self.ID {
-			m.meet()
-			continue
-		}
+	for _, other := range m.record.rivals() {
 		if yields(other, self) {
 			continue
 		}
@@ -304,7 +304,7 @@ func (m *Members) consider(ctx context.Context) {
 			return
 		}
 	}
-	if self.State == Joining && !waiting && m.hasMet() {
+	if self.State == Joining && !waiting && met {
 		m.announce(Active)
 	}
 }
@@ -315,20 +315,34 @@ func yields(other, self Member) bool {
 	return other.State < self.State || other.State == self.State && other.Boot > self.Boot
 }
 
-func (m *Members) hasMet() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.met
-}
-
 func (m *Members) publish() {
 	view := m.record.view()
 	m.mu.Lock()
-	same := viewsEqual(m.view, view)
+	before := m.view
 	m.view = view
 	m.mu.Unlock()
-	if !same {
-		m.config.OnView(view)
+	if slices.Equal(before, view) {
+		return
+	}
+	m.report(before, view)
+	m.config.OnView(view)
+}
+
+// report logs what has become of the other members.
+func (m *Members) report(before, now View) {
+	states := map[uint64]State{}
+	for _, b := range before {
+		states[b.Boot] = b.State
+	}
+	for _, n := range now {
+		if n.Self || states[n.Boot] == n.State {
+			continue
+		}
+		level := slog.LevelInfo
+		if n.State == Dead {
+			level = slog.LevelWarn
+		}
+		m.config.Logger.Log(context.Background(), level, "member is "+n.State.String(), "member", n.ID, "addr", n.Peer)
 	}
 }
 

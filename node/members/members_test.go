@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/tokenring/tokenring/test/wait"
 )
 
@@ -88,6 +90,7 @@ func TestAloneIsActiveAtOnce(t *testing.T) {
 	for name, seeds := range map[string][]string{
 		"no seeds":              nil,
 		"its own address":       {"127.0.0.1:17946"},
+		"its own, by name":      {"localhost:17946"},
 		"its own, IPv4 in IPv6": {"[::ffff:127.0.0.1]:17946"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,6 +241,52 @@ func TestSecondBootOfAnID(t *testing.T) {
 			return len(witness.View()) == 2 && witness.sees("a", Active)
 		})
 	})
+}
+
+// Memberlist does not tell a joining node of a boot that is only suspected to be dead. It
+// hears of it in the exchange of states, and waits until that is not listed any more.
+func TestSuspectedBootOfAnID(t *testing.T) {
+	list := func(s memberlist.NodeStateType) []*memberlist.Node {
+		data, err := meta{ID: "a", Boot: 9, State: Active, Cluster: "test", Peer: "127.0.0.1:1", MinProtocol: MinProtocol, MaxProtocol: MaxProtocol}.encode(512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []*memberlist.Node{{Name: "a@9", Meta: data, State: s}}
+	}
+	for _, c := range []struct {
+		state   memberlist.NodeStateType
+		answers bool
+		waits   bool
+	}{
+		{memberlist.StateSuspect, false, true},
+		{memberlist.StateSuspect, true, true},
+		{memberlist.StateAlive, false, true},
+		{memberlist.StateDead, false, false},
+		{memberlist.StateLeft, false, false},
+	} {
+		m := New(Config{ID: "a", Boot: 3, Cluster: "test", Prober: probe{9: c.answers}, Logger: slog.New(slog.DiscardHandler)})
+		if err := (*admission)(&m.record).NotifyMerge(list(c.state)); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(m.record.rivals()) > 0; got != c.waits {
+			t.Fatalf("listed as %v: waits = %v, want %v", c.state, got, c.waits)
+		}
+		if !c.waits {
+			continue
+		}
+		m.consider(t.Context())
+		if m.record.state() != Joining {
+			t.Errorf("listed as %v: the second boot became %v", c.state, m.record.state())
+		}
+		if ended := len(m.failed) > 0; ended != c.answers {
+			t.Errorf("the other boot answers = %v: ended = %v", c.answers, ended)
+		}
+		m.record.beginRound()
+		m.record.endRound() // nobody lists it any more
+		if got := m.record.rivals(); len(got) > 0 {
+			t.Errorf("gone from all lists, and still waited for: %+v", got)
+		}
+	}
 }
 
 func TestWhoYields(t *testing.T) {

@@ -3,6 +3,7 @@ package members
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -27,12 +28,20 @@ type record struct {
 	self    meta
 	others  map[string]entry // by memberlist's name
 	refusal error            // the last, of a node that cannot be in one cluster with this
+	met     bool             // the cluster, or known to be alone
+
+	// Boots with this node's own id that others listed when they exchanged states with it.
+	// Memberlist itself does not tell a joining node of those that are suspected, which
+	// may live or not.
+	namesakes map[uint64]Member
+	heard     map[uint64]Member // in the present round of exchanges
 }
 
 func (r *record) init(self meta) {
 	r.changed = make(chan struct{}, 1)
 	r.self = self
 	r.others = map[string]entry{}
+	r.namesakes, r.heard = map[uint64]Member{}, map[uint64]Member{}
 }
 
 func (r *record) poke() {
@@ -79,23 +88,76 @@ func (r *record) lastRefusal() error {
 	return r.refusal
 }
 
-// view returns the picture: this node, then the others in order. Of several boots with
-// one id the dead ones are left out once a later one lives.
+// meet notes that this node has met the cluster.
+func (r *record) meet() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.met {
+		r.met = true
+		r.poke()
+	}
+}
+
+func (r *record) hasMet() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.met
+}
+
+// beginRound and endRound enclose exchanges with others, after which only those boots of
+// this node's id count that were listed again.
+func (r *record) beginRound() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = map[uint64]Member{}
+}
+
+func (r *record) endRound() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.namesakes) > len(r.heard) {
+		r.poke()
+	}
+	r.namesakes = maps.Clone(r.heard)
+}
+
+// rivals returns the boots with this node's id that may live.
+func (r *record) rivals() []Member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(r.namesakes)
+	for _, e := range r.others {
+		if e.ID != r.self.ID {
+			continue
+		}
+		if delete(all, e.Boot); e.State != Dead {
+			all[e.Boot] = e.Member
+		}
+	}
+	return slices.Collect(maps.Values(all))
+}
+
+// view returns the picture: this node, then the others in order. Of the dead boots of an
+// id the last is shown, and none once another boot lives.
 func (r *record) view() View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	self := Member{ID: r.self.ID, Boot: r.self.Boot, State: r.self.State, Peer: r.self.Peer, Self: true}
-	living := map[string]bool{self.ID: true}
+	shown := map[string]entry{} // dead ones, by id
+	living := map[string]bool{r.self.ID: true}
+	v := View{{ID: r.self.ID, Boot: r.self.Boot, State: r.self.State, Peer: r.self.Peer, Self: true}}
 	for name, e := range r.others {
-		if e.State == Dead && time.Since(e.since) > deadMemory {
-			delete(r.others, name)
-		} else if e.State != Dead {
+		switch {
+		case e.State != Dead:
 			living[e.ID] = true
+			v = append(v, e.Member)
+		case time.Since(e.since) > deadMemory:
+			delete(r.others, name)
+		case shown[e.ID].since.Before(e.since):
+			shown[e.ID] = e
 		}
 	}
-	v := View{self}
-	for _, e := range r.others {
-		if e.State != Dead || !living[e.ID] {
+	for id, e := range shown {
+		if !living[id] {
 			v = append(v, e.Member)
 		}
 	}
@@ -105,24 +167,30 @@ func (r *record) view() View {
 	return v
 }
 
-func viewsEqual(a, b View) bool { return slices.Equal(a, b) }
-
-// addresses returns the gossip addresses of members that are lost and of those living.
-func (r *record) addresses() (lost []string, living map[string]bool) {
+// living returns the gossip addresses of the members that are not dead.
+func (r *record) living() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	living = map[string]bool{}
+	living := map[string]bool{}
 	for _, e := range r.others {
 		if e.State != Dead {
 			living[e.Gossip] = true
 		}
 	}
+	return living
+}
+
+// lost returns those of the members that are.
+func (r *record) lost() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lost []string
 	for _, e := range r.others {
-		if e.State == Dead && !living[e.Gossip] {
+		if e.State == Dead {
 			lost = append(lost, e.Gossip)
 		}
 	}
-	return lost, living
+	return lost
 }
 
 func (r *record) put(n *memberlist.Node) {
@@ -165,9 +233,28 @@ func (r *record) admit(n *memberlist.Node) error {
 	defer r.mu.Unlock()
 	if refusal := r.self.refuse(other); refusal != nil {
 		r.refusal = refusal
+		r.poke()
 		return refusal
 	}
 	return nil
+}
+
+// exchanged notes what another node has listed in an exchange of states. That is what it
+// takes to have met the cluster: gossip alone leaves out whom it suspects.
+func (r *record) exchanged(nodes []*memberlist.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range nodes {
+		m, err := decodeMeta(n.Meta)
+		gone := n.State != memberlist.StateAlive && n.State != memberlist.StateSuspect
+		if err != nil || gone || m.ID != r.self.ID || m.Boot == r.self.Boot {
+			continue
+		}
+		other := Member{ID: m.ID, Boot: m.Boot, State: m.State, Peer: m.Peer}
+		r.namesakes[m.Boot], r.heard[m.Boot] = other, other
+	}
+	r.met = true
+	r.poke()
 }
 
 // The delegates are the record's faces towards memberlist.
@@ -201,5 +288,6 @@ func (d *admission) NotifyMerge(nodes []*memberlist.Node) error {
 			return err
 		}
 	}
+	(*record)(d).exchanged(nodes)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,16 +23,13 @@ const (
 func (m *Members) rejoin(ctx context.Context) {
 	wait := hurry
 	for {
-		for _, addr := range m.missing(ctx) {
-			if n, err := m.list.Join([]string{addr}); n > 0 {
-				m.meet()
-			} else if ctx.Err() == nil {
-				m.unjoined(addr, err)
-			}
-		}
-		if m.record.state() != Joining {
+		rivals := m.round(ctx)
+		switch {
+		case m.record.state() != Joining:
 			wait = patience
-		} else {
+		case rivals:
+			wait = 2 * hurry
+		default:
 			wait = min(2*wait, patience/2)
 		}
 		select {
@@ -40,6 +38,34 @@ func (m *Members) rejoin(ctx context.Context) {
 		case <-time.After(jittered(wait)):
 		}
 	}
+}
+
+// round exchanges states once with everybody who is missing. A node that has not met the
+// cluster, or has a rival that may live, asks those too that it knows by gossip: they will
+// say when the rival is gone. It reports whether there is one.
+func (m *Members) round(ctx context.Context) (rivals bool) {
+	asked, resolved := m.missing(ctx)
+	if m.record.state() == Joining {
+		if !m.record.hasMet() || len(m.record.rivals()) > 0 {
+			asked = slices.AppendSeq(asked, maps.Keys(m.record.living()))
+		}
+		if len(asked) == 0 && resolved {
+			m.record.meet() // every seed is this node itself
+		}
+	}
+	m.record.beginRound()
+	joined := 0
+	for _, addr := range asked {
+		if n, err := m.list.Join([]string{addr}); n > 0 {
+			joined++
+		} else if ctx.Err() == nil {
+			m.unjoined(addr, err)
+		}
+	}
+	if joined > 0 {
+		m.record.endRound()
+	}
+	return len(m.record.rivals()) > 0
 }
 
 // unjoined deals with a seed that did not let this node in. A refusal of its cluster
@@ -58,16 +84,20 @@ func (m *Members) unjoined(addr string, err error) {
 	m.config.Logger.Warn("a seed or lost member is of no use", "addr", addr, "error", refusal)
 }
 
-// missing returns the gossip addresses of seeds and lost members that are not listed.
-func (m *Members) missing(ctx context.Context) []string {
-	wanted, living := m.record.addresses()
+// missing returns the gossip addresses of seeds and lost members that are not listed, and
+// whether all seeds could be resolved.
+func (m *Members) missing(ctx context.Context) (addrs []string, resolved bool) {
+	resolved = true
+	wanted, living := m.record.lost(), m.record.living()
 	for _, seed := range m.seeds {
-		wanted = append(wanted, m.resolve(ctx, seed)...)
+		found := m.resolve(ctx, seed)
+		resolved = resolved && len(found) > 0
+		wanted = append(wanted, found...)
 	}
 	slices.Sort(wanted)
 	return slices.DeleteFunc(slices.Compact(wanted), func(addr string) bool {
 		return living[addr] || m.isSelf(addr)
-	})
+	}), resolved
 }
 
 // resolve returns the addresses that a seed stands for.
