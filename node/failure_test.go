@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,15 +129,16 @@ func TestCallerThatGivesUpIsNoFailure(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		n := cluster(t, Config{Peers: p, Budget: time.Minute, Metrics: registry}, "b")
 		key := keyOf(t, n, "api", "b")
-		for range 3 * breakerFailures {
+		const callers = 300
+		for range callers {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			if a := n.one(ctx, Check{Limit: "api", Key: key, Cost: 1}); !errors.Is(a.Err, context.DeadlineExceeded) || a.Degraded {
 				t.Fatalf("%+v, want the caller's own error", a)
 			}
 			cancel()
 		}
-		if got := p.count("b"); got != 3*breakerFailures {
-			t.Errorf("asked %d times of %d: the breaker has opened for callers that gave up", got, 3*breakerFailures)
+		if got := p.count("b"); got != callers {
+			t.Errorf("asked %d times of %d: the breaker has opened for callers that gave up", got, callers)
 		}
 	})
 }
@@ -145,39 +147,59 @@ func TestBreakerSparesTheWaitAndLetsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeers()
 		p.set("b", silent)
-		n := cluster(t, Config{Peers: p, Budget: 100 * time.Millisecond}, "b")
+		n := cluster(t, Config{Peers: p, Budget: 60 * time.Millisecond}, "b")
 		key := keyOf(t, n, "api", "b")
 		ask := func() (Answer, time.Duration) {
 			begin := time.Now()
 			a := n.one(t.Context(), Check{Limit: "api", Key: key, Cost: 1})
 			return a, time.Since(begin)
 		}
-		for range breakerFailures {
-			if _, took := ask(); took != 100*time.Millisecond {
+		begin := time.Now()
+		for !n.table.Load().peers[0].breaker.isOpen() {
+			if _, took := ask(); took != 60*time.Millisecond {
 				t.Fatalf("took %v before the breaker opened", took)
 			}
 		}
-		for range 50 {
+		if opened := time.Since(begin); opened < breakAfter || opened > 3*breakAfter {
+			t.Errorf("the breaker opened after %v of silence, want a little more than %v", opened, breakAfter)
+		}
+		for range 1000 {
 			if a, took := ask(); took != 0 || !a.Degraded {
 				t.Fatalf("%+v after %v, want a degraded answer at once", a, took)
 			}
+			time.Sleep(time.Millisecond)
 		}
-		asked := p.count("b")
-		time.Sleep(breakerPause + time.Millisecond)
-		var waits sync.WaitGroup
-		for range 20 {
-			waits.Go(func() { ask() })
-		}
-		waits.Wait()
-		if got := p.count("b") - asked; got != 1 {
-			t.Errorf("%d checks tried the silent node after the pause, want 1", got)
-		}
+		// It is back while nobody asks. All who ask then, at once, are decided.
 		p.set("b", func(_ context.Context, _ []bucket.Take, outs []bucket.Outcome) { clear(outs) })
-		time.Sleep(breakerPause + time.Millisecond)
-		for range 3 {
-			if a, _ := ask(); a.Degraded || a.Node != "b" {
-				t.Fatalf("%+v, want answers of b again", a)
-			}
+		time.Sleep(2*probeEvery + 60*time.Millisecond)
+		var all sync.WaitGroup
+		for range 60 {
+			all.Go(func() {
+				if a, _ := ask(); a.Degraded || a.Node != "b" {
+					t.Errorf("%+v, want answers of b again", a)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// All that were waiting while a process stood still for a moment fail together. That is
+// no reason to open the breaker.
+func TestOneStallOpensNoBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.set("b", silent)
+		n := cluster(t, Config{Peers: p, Budget: 60 * time.Millisecond}, "b")
+		key := keyOf(t, n, "api", "b")
+		var stalled sync.WaitGroup
+		for range 100 {
+			stalled.Go(func() { n.one(t.Context(), Check{Limit: "api", Key: key, Cost: 1}) })
+		}
+		stalled.Wait()
+		p.set("b", func(_ context.Context, _ []bucket.Take, outs []bucket.Outcome) { clear(outs) })
+		if a := n.one(t.Context(), Check{Limit: "api", Key: key, Cost: 1}); a.Degraded {
+			t.Errorf("%+v, want b's answer", a)
 		}
 	})
 }
@@ -212,21 +234,31 @@ func TestLocalSpendingIsSettled(t *testing.T) {
 
 func TestGuardBoundsASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
+		var calls, slow atomic.Int64
+		slow.Store(1)
 		g := Guard(store(func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-			calls++
-			silent(ctx, takes, outs)
+			calls.Add(1)
+			if slow.Load() == 1 {
+				silent(ctx, takes, outs)
+			} else {
+				clear(outs)
+			}
 		}), 40*time.Millisecond)
+		n := cluster(t, Config{Peers: newPeers(), Store: g, Shared: true, Budget: 40 * time.Millisecond})
 		begin := time.Now()
-		outs := make([]bucket.Outcome, 3)
-		for range breakerFailures + 10 {
-			g.Take(t.Context(), make([]bucket.Take, 3), outs)
-			if outs[2].Err == nil {
+		for range 1000 {
+			if a := n.one(t.Context(), Check{Limit: "api", Key: "k", Cost: 1}); !a.Degraded {
 				t.Fatal("a silent store has decided")
 			}
 		}
-		if took := time.Since(begin); took != breakerFailures*40*time.Millisecond || calls != breakerFailures {
-			t.Errorf("%d calls in %v, want %d and then none", calls, took, breakerFailures)
+		// The first few wait, then nobody does.
+		if took := time.Since(begin); took > 2*breakAfter || calls.Load() > 10 {
+			t.Errorf("1000 checks of a silent store took %v and %d calls", took, calls.Load())
+		}
+		slow.Store(0)
+		time.Sleep(2*probeEvery + 40*time.Millisecond)
+		if a := n.one(t.Context(), Check{Limit: "api", Key: "k", Cost: 1}); a.Degraded {
+			t.Errorf("the store is back, and a check gets %+v", a)
 		}
 	})
 }
@@ -244,7 +276,7 @@ func TestLimitsBeyondTheStoreAreTheClientsFault(t *testing.T) {
 		}
 	}), time.Second)
 	n := cluster(t, Config{Peers: newPeers(), Store: shared, Shared: true})
-	for range 3 * breakerFailures {
+	for begin := time.Now(); time.Since(begin) < 2*breakAfter; {
 		if a := n.one(t.Context(), Check{Limit: "api", Key: "beyond", Cost: 1}); !errors.Is(a.Err, bucket.ErrLimit) || a.Degraded {
 			t.Fatalf("%+v, want the client's own error", a)
 		}
@@ -266,14 +298,15 @@ func TestBusyNodeKeepsItsBreakerClosed(t *testing.T) {
 		n := cluster(t, Config{Peers: p, Budget: 10 * time.Millisecond}, "b")
 		key := keyOf(t, n, "api", "b")
 		checks, answers := []Check{{Limit: "api", Key: key}, {Limit: "api", Key: key}}, make([]Answer, 2)
-		for range 3 * breakerFailures {
+		const rounds = 100
+		for range rounds {
 			n.Check(t.Context(), checks, answers)
 			if answers[0].Degraded || !answers[1].Degraded {
 				t.Fatalf("%+v, want the first decided and the second degraded", answers)
 			}
 		}
-		if got := p.count("b"); got != 3*breakerFailures {
-			t.Errorf("asked %d times of %d: the breaker has opened", got, 3*breakerFailures)
+		if got := p.count("b"); got != rounds {
+			t.Errorf("asked %d times of %d: the breaker has opened", got, rounds)
 		}
 	})
 }

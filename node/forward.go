@@ -5,33 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
-
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node/limits"
 )
-
-// errBudget is why a context ended that bounds what may be waited for. One that ended for
-// another reason was the caller's, who has given up: that says nothing about who was
-// asked.
-var errBudget = errors.New("no answer within the time budget")
-
-var errGaveUp = errors.New("the caller has given up")
-
-// blame turns what came out of asking into what a breaker should know. Whoever has
-// answered anything is there: what it has not answered in time, it had too much of; and a
-// limit that a store cannot represent is no fault of the store.
-func blame(ctx context.Context, outs []bucket.Outcome) error {
-	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errBudget) {
-		return errGaveUp
-	}
-	for i := range outs {
-		if outs[i].Err == nil || errors.Is(outs[i].Err, bucket.ErrLimit) {
-			return nil
-		}
-	}
-	return outs[0].Err
-}
 
 // forward asks the holder of a group. What was lost with the connection is asked once
 // more, of whoever holds it now, within the same time.
@@ -83,69 +59,19 @@ func (n *Node) ask(ctx context.Context, t *table, g *group) {
 		return
 	}
 	p := t.peers[g.holder]
-	err := p.breaker.do(func() error {
-		n.config.Peers.Take(ctx, p.Peer, g.takes, g.outs)
-		return blame(ctx, g.outs)
-	})
-	if isOpen(err) {
-		setErr(g.outs, err)
+	if p.breaker.isOpen() {
+		setErr(g.outs, errOpen)
+		p.counts.count(errOpen)
+		return
 	}
+	n.config.Peers.Take(ctx, p.Peer, g.takes, g.outs)
+	err := blame(ctx, g.outs)
+	p.breaker.learn(err)
 	p.counts.count(err)
 }
 
 func setErr(outs []bucket.Outcome, err error) {
 	for i := range outs {
 		outs[i] = bucket.Outcome{Err: err}
-	}
-}
-
-// A breaker spares callers the wait for somebody who does not answer: after a few
-// failures in a row everything fails at once, but for one try in every pause.
-type breaker struct {
-	circuit *gobreaker.CircuitBreaker[struct{}]
-}
-
-const (
-	breakerFailures = 5
-	breakerPause    = 200 * time.Millisecond
-)
-
-func newBreaker() *breaker {
-	return &breaker{gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:     breakerPause,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-		IsExcluded:  func(err error) bool { return errors.Is(err, errGaveUp) },
-	})}
-}
-
-func (b *breaker) do(f func() error) error {
-	_, err := b.circuit.Execute(func() (struct{}, error) { return struct{}{}, f() })
-	return err
-}
-
-func isOpen(err error) bool {
-	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
-}
-
-// Guard bounds the time that a store across the network may take, and gives it a breaker.
-func Guard(s Store, budget time.Duration) Store {
-	return &guarded{store: s, budget: budget, breaker: newBreaker()}
-}
-
-type guarded struct {
-	store   Store
-	budget  time.Duration
-	breaker *breaker
-}
-
-func (g *guarded) Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-	ctx, cancel := context.WithTimeoutCause(ctx, g.budget, errBudget)
-	defer cancel()
-	err := g.breaker.do(func() error {
-		g.store.Take(ctx, takes, outs)
-		return blame(ctx, outs)
-	})
-	if isOpen(err) {
-		setErr(outs, err)
 	}
 }

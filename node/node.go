@@ -118,6 +118,7 @@ func New(c Config) *Node {
 func (n *Node) Start() {
 	n.local.buckets.Start()
 	n.running.Go(n.settle)
+	n.running.Go(n.revive)
 }
 
 // Close ends what Start began and waits for it. It may be called twice.
