@@ -22,10 +22,10 @@ run: build ## Builds, starts three nodes on this machine and says what to try; C
 	@exec bin/tokenring cluster --nodes 3
 
 .PHONY: test
-test: ## Runs all tests, after installing what they need
+test: build ## Runs all tests, after installing what they need
 	@test/deps.sh
 	go test -race -timeout 5m $(UNIT)
-	go test -p 1 -timeout 8m $(PARTS)
+	go test -count=1 -p 1 -timeout 20m $(PARTS)
 
 .PHONY: lint
 lint: ## Formatting, vet, staticcheck, known vulnerabilities
@@ -43,10 +43,15 @@ proto: ## Generates the code of the protocols
 	@proto/generate.sh
 
 .PHONY: up
-up: ## Starts three nodes behind HAProxy in containers
-	@$(COMPOSE) up --build --detach
-	@echo 'Try: curl -s "http://127.0.0.1:$${TOKENRING_HTTP_PORT:-8080}/v1/check"    (make down stops it)'
+up: ## Starts three nodes behind HAProxy in containers and says what to try
+	@GOPROXY="$$(go env GOPROXY 2>/dev/null)" GOSUMDB="$$(go env GOSUMDB 2>/dev/null)" VERSION="$(VERSION)" \
+		$(COMPOSE) up --build --detach
+	@for i in $$(seq 120); do curl -fs "http://127.0.0.1:$${HTTP_PORT:-8080}/readyz" >/dev/null && break; sleep 0.5; done
+	@echo "Try:"
+	@echo "  curl -i 'http://127.0.0.1:$${HTTP_PORT:-8080}/v1/check?limit=api'"
+	@echo "  $(COMPOSE) exec node-1 /tokenring members"
+	@echo "make down stops it."
 
 .PHONY: down
 down: ## Stops the containers
-	@$(COMPOSE) down --volumes
+	@COMPOSE_PROFILES=redis $(COMPOSE) down --volumes

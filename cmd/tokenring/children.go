@@ -174,8 +174,9 @@ func (l *localCluster) stop() error {
 			l.signal(syscall.SIGKILL)
 		case c := <-l.exits:
 			c.gone = true
-			// One that was still starting has not learned to leave.
-			if c.err != nil && c.signal() != syscall.SIGTERM {
+			// One that was still starting has not learned to leave, or has not left the group
+			// yet that Ctrl-C goes to.
+			if c.err != nil && c.signal() != syscall.SIGTERM && c.signal() != syscall.SIGINT {
 				errs = append(errs, fmt.Errorf("stop %s: %s", c.node.id, c.state()))
 			}
 		}

@@ -59,7 +59,7 @@ const switchKind = "bool" // pflag knows this word
 
 var settings = []setting{
 	{name: "id", kind: "name", usage: "stable name of the node (default host name)",
-		set: func(s *Settings, v string) error { return setName(&s.ID, v) }},
+		set: func(s *Settings, v string) error { return setID(&s.ID, v) }},
 	{name: "cluster", kind: "name", value: "tokenring", usage: "name of the cluster; nodes of another one are refused",
 		set: func(s *Settings, v string) error { return setName(&s.Cluster, v) }},
 

@@ -201,7 +201,7 @@ func setHostname(to *string, hostname func() (string, error)) error {
 	if err != nil {
 		return fmt.Errorf("--id: read host name: %w: give the node a name with --id", err)
 	}
-	if setName(to, name) != nil {
+	if setID(to, name) != nil {
 		return fmt.Errorf("--id: the host name %q does not fit: give the node a name with --id, %s", name, nameWanted)
 	}
 	return nil
@@ -231,23 +231,11 @@ func (s *Settings) loadLimits(all values) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", all["limits"].origin, err)
 	}
-	s.Limits, err = limits.Parse(data, s.OnFailure)
+	s.Limits, err = limits.ParseFor(data, s.OnFailure, s.checkRule)
 	if fe, ok := errors.AsType[*limits.FileError](err); ok {
 		fe.File = s.LimitsFile
 	}
-	if err != nil {
-		return err
-	}
-	for key, rule := range s.Limits.Rules() {
-		if err := s.checkRule(rule); err != nil {
-			of := ""
-			if key != "" {
-				of = fmt.Sprintf(" for key %q", key)
-			}
-			return fmt.Errorf("%s: limit %s%s: %w", s.LimitsFile, rule.Name, of, err)
-		}
-	}
-	return nil
+	return err
 }
 
 // checkRule makes sure that a rule can be kept with the backends that there are.

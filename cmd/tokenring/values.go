@@ -29,6 +29,14 @@ func setName(to *string, v string) error {
 	return nil
 }
 
+// setID is setName for a node, whose id must not be taken for what answers call a limit.
+func setID(to *string, v string) error {
+	if v == limits.InlineName || v == limits.UnknownName {
+		return fmt.Errorf("%q is reserved: want another name", v)
+	}
+	return setName(to, v)
+}
+
 func setOneOf(to *string, v string, allowed ...string) error {
 	if !slices.Contains(allowed, v) {
 		return fmt.Errorf("%q is unknown: want %s", v, strings.Join(allowed, " or "))

@@ -35,7 +35,12 @@ var (
 // the override's own rate if it has one, else to the limit's. An override may be
 // unlimited, and one of an unlimited limit may have a rate.
 func Parse(data []byte, onFailure Policy) (*Set, error) {
-	p := parser{onFailure: onFailure, entries: map[string]*entry{}, lines: map[string]int{}}
+	return ParseFor(data, onFailure, func(*Rule) error { return nil })
+}
+
+// ParseFor is Parse for a node that cannot keep every rule: keep says why not.
+func ParseFor(data []byte, onFailure Policy, keep func(*Rule) error) (*Set, error) {
+	p := parser{onFailure: onFailure, keep: keep, entries: map[string]*entry{}, lines: map[string]int{}}
 	if root := p.document(data); root != nil {
 		p.file(root)
 	}
@@ -49,6 +54,7 @@ func Parse(data []byte, onFailure Policy) (*Set, error) {
 type parser struct {
 	walker
 	onFailure Policy
+	keep      func(*Rule) error
 	entries   map[string]*entry
 	lines     map[string]int // of the limits' names
 }
@@ -233,6 +239,10 @@ func (p *parser) build(n *yaml.Node, f fields, path string, a amount, rule *Rule
 	if fe, ok := errors.AsType[*fieldError](err); ok {
 		p.fault(cmp.Or(f[fe.field], n), path+"."+fe.field, "%v", fe.err)
 	} else {
+		p.check(err, n, path)
+	}
+	if err == nil {
+		err = p.keep(rule)
 		p.check(err, n, path)
 	}
 	return err == nil

@@ -101,7 +101,8 @@ func (d *decoder) numberField(name []byte, to *int64) (wrong, err error) {
 
 func parseNumber(name []byte, s string, to *int64) error {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
+	// The one way to write a number that JSON has too, also in a query.
+	if err != nil || strconv.FormatInt(n, 10) != s {
 		return request.Invalid("%s: %s is not a whole number from -2^63 to 2^63-1", name, request.Quote(s))
 	}
 	*to = n

@@ -30,6 +30,9 @@ import (
 // browsers sent them, cookies and tokens included.
 const maxHeader = 16 << 10
 
+// maxKept is the largest body, in bytes, whose memory is used again.
+const maxKept = 16 << 10
+
 // Config says how a Server is built. Zero values stand for the defaults.
 type Config struct {
 	Limiter  request.Limiter
@@ -145,14 +148,30 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	x.read(ctx)
 	s.handle(x)
 	x.write(ctx)
+	x.release(ctx)
 	x.reset()
 	s.exchanges.Put(x)
+}
+
+// release lets go of large bodies, which the library and the pool would keep for as long
+// as the connection or a little longer.
+func (x *exchange) release(ctx *fasthttp.RequestCtx) {
+	ctx.Request.ReleaseBody(maxKept)
+	if cap(x.out) > maxKept {
+		// The library sends it as it is and forgets it.
+		ctx.Response.SetBodyRaw(x.out)
+		x.out = nil
+	}
+	if cap(x.checks) > maxKept/64 {
+		x.checks, x.answers, x.wrong = nil, nil, nil
+	}
 }
 
 // read takes what the handlers look at.
 func (x *exchange) read(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Request.Header
-	x.method, x.path, x.query = h.Method(), ctx.Path(), ctx.URI().QueryString()
+	// The path as it was sent: one that is only like another is another, to gateways too.
+	x.method, x.path, x.query = h.Method(), ctx.URI().PathOriginal(), ctx.URI().QueryString()
 	x.contentType, x.body = h.ContentType(), ctx.Request.Body()
 	x.peer = identity.Peer(ctx.RemoteAddr())
 	// The library counts trailers among the headers, but refuses this one there.
@@ -171,7 +190,9 @@ func (r *reply) write(ctx *fasthttp.RequestCtx) {
 		res.Header.SetCanonical(h.name, r.values[start:h.end])
 		start = h.end
 	}
-	res.SetBody(r.out)
+	if cap(r.out) <= maxKept {
+		res.SetBody(r.out)
+	}
 }
 
 // refuse answers what the library could not read as a request. The connection ends.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tokenring/tokenring/node"
+
+	"github.com/tokenring/tokenring/test/wait"
 )
 
 // A gate is a limiter that waits, for its context too.
@@ -210,13 +212,14 @@ func TestCloseBeforeStart(t *testing.T) {
 // A flaky listener fails a few times before each connection.
 type flaky struct {
 	net.Listener
-	failures atomic.Int32
+	failures, accepts atomic.Int32
 }
 
 func (f *flaky) Accept() (net.Conn, error) {
 	if f.failures.Add(-1) >= 0 {
 		return nil, syscall.EMFILE
 	}
+	f.accepts.Add(1)
 	return f.Listener.Accept()
 }
 
@@ -229,13 +232,16 @@ func TestAcceptGoesOn(t *testing.T) {
 	f.failures.Store(3)
 	s := New(Config{})
 	s.Start(f)
-	for range 2 {
+	for i := range int32(2) {
 		conn := dial(t, ln.Addr().String())
 		conn.send(get("/healthz", "Connection: close"))
 		if res := conn.receive("GET"); res.StatusCode != 200 {
 			t.Errorf("%d %s", res.StatusCode, res.body)
 		}
-		// The next one is accepted already; then closing must end the wait for better times.
+		if i == 0 {
+			wait.For(t, 30*time.Second, "the server to accept the next one", func() bool { return f.accepts.Load() == 2 })
+		}
+		// After that one it cannot accept, and closing must end the wait for better times.
 		f.failures.Store(1 << 30)
 	}
 	if err := s.Close(t.Context()); err != nil {
