@@ -94,10 +94,10 @@ import_golang() {
 		-C "$goroot" ./bin ./pkg ./src ./VERSION ./go.env
 	tar -rhf "$work/golang.tar" -C / ./etc/ssl/certs/ca-certificates.crt
 	cached "$gocache" >"$work/cached"
-	tar -rf "$work/golang.tar" --transform 's,^,./root/.cache/go-build/,' -C "$gocache" -T "$work/cached"
+	tar -rf "$work/golang.tar" --transform 's,^,./go/cache/,' -C "$gocache" -T "$work/cached"
 	import "$1" "$work/golang.tar" \
 		'ENV PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-		'ENV GOPATH=/go' 'ENV GOCACHE=/root/.cache/go-build' 'ENV GOTOOLCHAIN=local' 'WORKDIR /go' 'CMD ["sh"]'
+		'ENV GOPATH=/go' 'ENV GOCACHE=/go/cache' 'ENV GOTOOLCHAIN=local' 'WORKDIR /go' 'CMD ["sh"]'
 }
 
 [[ $# -gt 0 ]] || die "usage: standins.sh IMAGE..."
