@@ -42,7 +42,7 @@ func newMetrics(r prometheus.Registerer, set *limits.Set) *metrics {
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "tokenring_check_duration_seconds",
 		Help:    "Time that deciding took, by path (local, forwarded, redis).",
-		Buckets: prometheus.ExponentialBuckets(1e-6, 2.5, 14),
+		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
 	}, []string{"path"})
 	m := &metrics{
 		checks:   map[string]*checkCounts{},
