@@ -1,0 +1,166 @@
+package authority
+
+import "time"
+
+// Hear hands over a message from a boot. Of messages, nothing counts before a Hello.
+func (m *Machine) Hear(now time.Duration, from uint64, message Message) []Effect {
+	m.now = max(m.now, now)
+	if h, ok := message.(Hello); ok {
+		m.greeted(from, h)
+		return m.finish()
+	}
+	x := m.members[from]
+	if x == nil || !x.in {
+		return m.finish()
+	}
+	x.heard = m.now
+	switch msg := message.(type) {
+	case Announce:
+		m.learnAll(msg.Members)
+		m.announced(x, msg.Held)
+	case Handover:
+		m.learnAll(msg.Members)
+		m.handed(x, msg)
+	case Accepted:
+		for _, h := range msg.Parts {
+			if p := &m.parts[h.Partition]; p.role == Frozen && p.to == from && p.next == h.Epoch {
+				m.release(h.Partition, Given)
+				m.settle(h.Partition)
+			}
+		}
+		m.settleAll() // others wait for their turn to be frozen
+	case Refused:
+		m.refused(from, msg)
+	case Ask:
+		m.learnAll(msg.Members)
+		m.asked(x, msg)
+	case Answer:
+		m.learnAll(msg.Members)
+		m.answered(x, msg)
+	case Fetch:
+		m.fetched(x, msg)
+	case Drop:
+		m.dropCopies(from, msg)
+	case Goodbye:
+		x.State = Left
+		m.moved = true
+	}
+	return m.finish()
+}
+
+func (m *Machine) learnAll(members []Member) {
+	for _, named := range members {
+		m.learn(named)
+	}
+}
+
+// greeted takes all that another node knows, on a new stream.
+func (m *Machine) greeted(from uint64, h Hello) {
+	m.learnAll(h.Members)
+	x := m.members[from]
+	if x == nil || x.State == Left {
+		return
+	}
+	if x.out {
+		m.emit(Dial{})
+	}
+	x.in, x.met, x.gone, x.out, x.silent, x.heard = true, true, false, false, false, m.now
+	m.moved = true
+	for i, e := range h.Last[:min(len(h.Last), len(m.parts))] {
+		m.adopt(i, e)
+	}
+	m.announced(x, h.Held)
+	for i := range m.parts {
+		// What it did not say to have taken, it may not have received, or its answer was lost.
+		if p := &m.parts[i]; p.role == Frozen && p.to == from {
+			p.offered = false
+		}
+	}
+	m.askAgain(from)
+}
+
+// announced takes note of what another node holds.
+func (m *Machine) announced(x *member, held []Holding) {
+	for _, h := range held {
+		i, p := h.Partition, &m.parts[h.Partition]
+		switch {
+		case p.role == Frozen && p.to == x.Boot && !p.next.After(h.Epoch):
+			p.next = h.Epoch
+			m.release(i, Given)
+		case p.role.holds() && h.Epoch.After(p.epoch):
+			m.yield(i, h.Epoch)
+		case p.role.holds() && p.epoch.After(h.Epoch):
+			m.prevail(i, x)
+		case p.role == Claiming && !p.last.After(h.Epoch):
+			m.giveUp(i)
+		}
+		m.adopt(i, h.Epoch)
+		m.settle(i)
+	}
+	m.settleAll()
+}
+
+// prevail tells a holder in an older epoch of this one, and waits a moment for what it has
+// decided.
+func (m *Machine) prevail(i int, x *member) {
+	p := &m.parts[i]
+	m.send(x.Boot, Announce{Members: m.list(), Held: []Holding{{i, p.epoch}}})
+	if p.role == Holds {
+		m.setRole(i, Frozen, p.epoch, Offered)
+		p.deadline = m.now + merging
+	}
+}
+
+// handed takes over partitions.
+func (m *Machine) handed(x *member, h Handover) {
+	for n, part := range h.Parts {
+		i, p := part.Partition, &m.parts[part.Partition]
+		switch {
+		case !part.Epoch.After(p.last):
+			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
+		case part.Epoch.Counter == p.last.Counter && !m.isOut(p.last):
+			// Another holder has prevailed meanwhile, and will tell the sender so.
+		case m.self.State >= Leaving, m.paused, !p.copy.Complete || p.copy.Epoch != h.From[n]:
+			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
+		default:
+			m.hold(i, part.Epoch, Received)
+			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
+			if m.config.Replicas > 0 && m.usable(x.Boot) {
+				m.track(i, 0, x.Boot, false)
+			}
+			m.settle(i)
+		}
+	}
+}
+
+func (m *Machine) refused(from uint64, r Refused) {
+	for _, h := range r.Parts {
+		p := &m.parts[h.Partition]
+		if p.role == Frozen && p.to == from && p.next == h.Epoch {
+			role := Holds
+			if m.paused {
+				role = Paused
+			}
+			m.setRole(h.Partition, role, p.epoch, Resumed)
+			p.after = m.now + again
+			if at := p.sinkOf(from); at >= 0 {
+				m.untrack(h.Partition, at) // its copy was not good enough
+			}
+			m.settle(h.Partition)
+		}
+	}
+}
+
+// dropCopies lets go of copies.
+func (m *Machine) dropCopies(from uint64, d Drop) {
+	for _, h := range d.Parts {
+		p := &m.parts[h.Partition]
+		if p.role.holds() || p.copy.Epoch.After(h.Epoch) {
+			continue
+		}
+		if p.copy != (Version{}) {
+			m.emit(Forget{h.Partition})
+		}
+		p.copy, p.pass, p.keep = Version{}, 0, false
+	}
+}

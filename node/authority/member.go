@@ -1,0 +1,281 @@
+package authority
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A member is another boot, as far as this node knows.
+type member struct {
+	Member
+	since  time.Duration // when it was first heard of
+	heard  time.Duration // when it last said anything
+	in     bool          // its stream to this node is open, and the hello has arrived
+	up     bool          // this node's stream to it is open
+	met    bool          // has said hello at some time
+	listed bool          // by gossip, as alive
+	dead   bool          // gossip has given it up
+	gone   bool          // its peer port refuses, or another boot answers there
+	out    bool
+	silent bool // out for no better reason than silence: it may have gone on deciding
+}
+
+// Listed is what gossip says of a member.
+type Listed struct {
+	Member
+	Dead bool // gone without a goodbye
+}
+
+// Gossip hands over all that gossip lists, without this node. Cleared says that nothing in
+// gossip speaks against this node becoming active.
+func (m *Machine) Gossip(now time.Duration, listed []Listed, cleared bool) []Effect {
+	m.now = max(m.now, now)
+	m.cleared = cleared
+	alive := map[uint64]bool{}
+	for _, l := range listed {
+		if !l.Dead {
+			m.learn(l.Member)
+			alive[l.Boot] = true
+		}
+	}
+	for _, boot := range m.order {
+		x := m.members[boot]
+		if alive[boot] {
+			x.listed, x.dead = true, false
+		} else if x.listed {
+			x.listed, x.dead = false, true
+		}
+		m.judge(x)
+	}
+	return m.finish()
+}
+
+// Up says that the stream to a boot is open. What it is sent first is a Hello.
+func (m *Machine) Up(now time.Duration, boot uint64) []Effect {
+	m.now = max(m.now, now)
+	x := m.members[boot]
+	if x == nil {
+		return m.finish()
+	}
+	x.up = true
+	m.send(boot, m.hello())
+	m.dropAt(boot)
+	m.askAgain(boot)
+	m.settleAll()
+	return m.finish()
+}
+
+// Down says that the stream to a boot has ended.
+func (m *Machine) Down(now time.Duration, boot uint64) []Effect {
+	m.now = max(m.now, now)
+	if x := m.members[boot]; x != nil && x.up {
+		x.up = false
+		for i := range m.parts {
+			if p := &m.parts[i]; p.role == Frozen && p.to == boot {
+				p.offered = false
+			} else if p.debtor == boot {
+				p.debtor = 0
+			}
+		}
+		m.settleAll()
+	}
+	return m.finish()
+}
+
+// Ended says that the stream from a boot has ended and that all that arrived on it was
+// handed to Hear.
+func (m *Machine) Ended(now time.Duration, boot uint64) []Effect {
+	m.now = max(m.now, now)
+	if x := m.members[boot]; x != nil {
+		x.in = false
+		m.judge(x)
+	}
+	return m.finish()
+}
+
+// Gone says that the peer port of a boot refuses connections, or that another boot answers
+// there.
+func (m *Machine) Gone(now time.Duration, boot uint64) []Effect {
+	m.now = max(m.now, now)
+	if x := m.members[boot]; x != nil {
+		x.gone = true
+		m.judge(x)
+	}
+	return m.finish()
+}
+
+// Peers returns the members that streams should be open to.
+func (m *Machine) Peers() []Member {
+	var peers []Member
+	for _, boot := range m.order {
+		if x := m.members[boot]; x.State != Left && (!x.out || x.listed || !x.gone) {
+			peers = append(peers, x.Member)
+		}
+	}
+	return peers
+}
+
+// learn takes note of a member that somebody named.
+func (m *Machine) learn(named Member) {
+	if named.Boot == m.self.Boot || named.Boot == 0 {
+		return
+	}
+	x := m.members[named.Boot]
+	if x == nil {
+		if named.State == Left {
+			return
+		}
+		x = &member{Member: named, since: m.now, heard: m.now}
+		m.members[named.Boot] = x
+		at, _ := slices.BinarySearch(m.order, named.Boot)
+		m.order = slices.Insert(m.order, at, named.Boot)
+		m.moved = true
+		m.emit(Dial{})
+		return
+	}
+	if named.State > x.State {
+		x.State = named.State
+		m.moved = true
+	}
+}
+
+// judge finds out whether a member is out.
+func (m *Machine) judge(x *member) {
+	if x.out {
+		return
+	}
+	silent := x.dead && m.now-x.heard >= silence || !x.met && !x.listed && m.now-x.since >= ghost
+	if x.in && silent {
+		x.in = false
+		m.emit(Cut{x.Boot})
+	}
+	if !x.in && (x.gone || x.State == Left || silent) {
+		x.out, x.silent = true, !x.gone && x.State != Left
+		m.moved = true
+		m.emit(Dial{})
+	}
+}
+
+// forget drops members that have been out for so long that nobody names them any more.
+func (m *Machine) forget() {
+	for i := len(m.order) - 1; i >= 0; i-- {
+		x := m.members[m.order[i]]
+		if x.out && !x.listed && m.now-x.heard > remembered {
+			delete(m.members, x.Boot)
+			m.order = slices.Delete(m.order, i, i+1)
+			m.emit(Dial{})
+		}
+	}
+}
+
+// isOut reports whether whoever held a partition in an epoch can not hold it any more.
+// Members travel with every message that names them, so whoever is not known is out.
+func (m *Machine) isOut(e Epoch) bool {
+	if e.Boot == m.self.Boot {
+		return true
+	}
+	x := m.members[e.Boot]
+	return x == nil || x.out
+}
+
+// usable reports whether a boot can be sent something that it will deal with.
+func (m *Machine) usable(boot uint64) bool {
+	x := m.members[boot]
+	return x != nil && !x.out && x.up
+}
+
+// metAll reports whether every member that is not out has said hello.
+func (m *Machine) metAll() bool {
+	for _, x := range m.members {
+		if !x.out && !x.in {
+			return false
+		}
+	}
+	return true
+}
+
+// activate lets a joining node become active: everybody it knows of has told it what they
+// hold, and no other boot with its id is left.
+func (m *Machine) activate() {
+	if m.self.State != Joining || !m.cleared || m.paused || !m.metAll() {
+		return
+	}
+	for _, x := range m.members {
+		if x.ID == m.self.ID && !x.out {
+			return
+		}
+	}
+	m.self.State = Active
+	m.moved = true
+	m.emit(Activate{})
+	m.broadcast(Announce{Members: m.list()})
+}
+
+// joinsWith says what a joining node waits for.
+func (m *Machine) joinsWith() string {
+	if !m.cleared {
+		return "joining the cluster"
+	}
+	for _, boot := range m.order {
+		if x := m.members[boot]; !x.out && (!x.in || x.ID == m.self.ID) {
+			return fmt.Sprintf("joining the cluster: waiting for %s", x.ID)
+		}
+	}
+	return "joining the cluster"
+}
+
+// list names this node and all members that are not out.
+func (m *Machine) list() []Member {
+	list := []Member{m.self}
+	for _, boot := range m.order {
+		if x := m.members[boot]; !x.out {
+			list = append(list, x.Member)
+		}
+	}
+	return list
+}
+
+// hello is all that this node knows.
+func (m *Machine) hello() Hello {
+	h := Hello{Members: m.list(), Last: make([]Epoch, len(m.parts))}
+	for i := range m.parts {
+		p := &m.parts[i]
+		h.Last[i] = p.last
+		if p.role.holds() && p.to == 0 { // who is handing over decides no more
+			h.Held = append(h.Held, Holding{i, p.epoch})
+		}
+	}
+	return h
+}
+
+// place computes placement anew.
+func (m *Machine) place() {
+	m.moved = false
+	clear(m.placed)
+	if m.self.State == Active {
+		m.placed[m.self.ID] = m.self.Boot
+	}
+	for _, boot := range m.order {
+		x := m.members[boot]
+		if x.State != Active || x.out {
+			continue
+		}
+		// Of two boots with one id, one is about to be found out.
+		if other := m.members[m.placed[x.ID]]; m.placed[x.ID] == 0 || other != nil && !other.in && x.in {
+			m.placed[x.ID] = boot
+		}
+	}
+	before := m.owners
+	m.owners, m.heirs = m.config.Place(sorted(m.placed), m.self.ID)
+	for i, id := range m.owners {
+		if id == m.self.ID && (before == nil || before[i] != id) {
+			m.parts[i].since = m.now
+		}
+	}
+}
+
+// owner returns the boot that placement gives a partition to, heir the one that it would
+// without this node. 0 is nobody.
+func (m *Machine) owner(i int) uint64 { return m.placed[m.owners[i]] }
+func (m *Machine) heir(i int) uint64  { return m.placed[m.heirs[i]] }

@@ -1,0 +1,370 @@
+package authority
+
+import "fmt"
+
+// setRole changes the role of a partition and what lies here of it.
+func (m *Machine) setRole(i int, r Role, e Epoch, why Cause) {
+	p := &m.parts[i]
+	if p.role == Frozen && p.to != 0 {
+		m.frozen--
+	}
+	p.role, p.epoch, p.to, p.claim, p.fetch = r, e, 0, nil, 0
+	if r == Holds {
+		p.copy, p.pass, p.keep, p.wanted = Version{}, 0, false, false
+	}
+	m.emit(SetRole{i, r, e, why})
+}
+
+// hold makes this node the holder of a partition in a new epoch.
+func (m *Machine) hold(i int, e Epoch, why Cause) {
+	p := &m.parts[i]
+	m.setRole(i, Holds, e, why)
+	p.last, p.dropped = e, false
+	m.held = append(m.held, Holding{i, e})
+}
+
+// release makes what this node held a copy, since the next holder has it or is out.
+func (m *Machine) release(i int, why Cause) {
+	p := &m.parts[i]
+	next, to, held := p.next, p.to, p.epoch
+	m.untrack(i, 0)
+	m.untrack(i, 1)
+	m.setRole(i, None, Epoch{}, why)
+	p.since = m.now
+	m.adopt(i, next)
+	m.tell = m.tell || m.isOut(next) // nobody else knows that this node gave it up
+	p.copy, p.pass = Version{Complete: true, Epoch: held, Seq: 1<<64 - 1}, to
+	if p.keep = m.config.Replicas > 0 || m.isOut(next); !p.keep {
+		p.copy = Version{}
+		m.emit(Forget{i})
+	}
+}
+
+// yield gives a partition up to a holder in a newer epoch, which is told what was decided
+// here.
+func (m *Machine) yield(i int, to Epoch) {
+	p := &m.parts[i]
+	held := p.epoch
+	m.untrack(i, 0)
+	m.untrack(i, 1)
+	m.setRole(i, None, Epoch{}, Yielded)
+	p.since = m.now
+	m.adopt(i, to)
+	p.copy, p.pass = Version{Complete: true, Epoch: held}, 0
+	m.owe(i)
+	m.emit(Stash{i})
+}
+
+// owe notes that there is something to merge at the holder.
+func (m *Machine) owe(i int) {
+	p := &m.parts[i]
+	p.owed, p.debtor = true, 0
+	p.debt++
+}
+
+// Owe says that what another node wanted to be merged here was stashed instead, since this
+// node does not hold the partition.
+func (m *Machine) Owe(i int) []Effect {
+	m.owe(i)
+	m.settle(i)
+	return m.finish()
+}
+
+// Paid says that a holder has dealt with what was stashed of a partition, by the number
+// that the export had. What was stashed since is another export.
+func (m *Machine) Paid(i int, number uint64) []Effect {
+	if p := &m.parts[i]; p.owed && p.debt == number {
+		p.owed, p.debtor = false, 0
+	}
+	return m.finish()
+}
+
+// pay sends what was stashed to the holder, once on each stream. If that is this node by
+// now, it merges it itself.
+func (m *Machine) pay(i int) {
+	p := &m.parts[i]
+	switch to := p.last.Boot; {
+	case !p.owed || p.debtor == to:
+	case p.role == Holds:
+		p.owed, p.debtor = false, 0
+		m.emit(MergeStash{i})
+	case !p.role.holds() && m.usable(to):
+		p.debtor = to
+		m.emit(Export{To: to, Partition: i, Merge: true, Number: p.debt})
+	}
+}
+
+// adopt takes note of an epoch.
+func (m *Machine) adopt(i int, e Epoch) {
+	if p := &m.parts[i]; e.After(p.last) {
+		p.last = e
+	}
+}
+
+// settleAll brings all partitions where they should be, as far as possible now.
+func (m *Machine) settleAll() {
+	if m.moved || m.owners == nil {
+		return // finish places first, and comes back
+	}
+	for i := range m.parts {
+		m.settle(i)
+	}
+}
+
+func (m *Machine) settle(i int) {
+	if m.moved || m.owners == nil {
+		return
+	}
+	p := &m.parts[i]
+	for slot, s := range p.sinks {
+		if s.boot != 0 && !m.usable(s.boot) {
+			m.untrack(i, slot)
+			p.dropped = false
+		}
+	}
+	switch {
+	case p.role == Holds:
+		if p.last.After(p.epoch) && m.isOut(p.last) {
+			m.hold(i, Epoch{p.last.Counter + 1, m.self.Boot}, Resumed)
+			m.untrack(i, 0)
+			m.untrack(i, 1)
+		}
+		m.keepCopies(i)
+		m.offer(i)
+	case p.role == Frozen && p.to == 0:
+		if m.now >= p.deadline {
+			m.setRole(i, Holds, p.epoch, Resumed)
+		}
+	case p.role == Frozen && m.isOut(p.next):
+		m.release(i, Given)
+	case p.role == Frozen && !m.paused:
+		m.keepCopies(i)
+		m.handOver(i)
+	}
+	m.pay(i)
+	m.routeTo(i)
+}
+
+// keepCopies keeps copies where they should be: at the next holder, else at the heir. The
+// copy that there was stays until the new one is complete.
+func (m *Machine) keepCopies(i int) {
+	p := &m.parts[i]
+	owned := m.owner(i) == m.self.Boot
+	want := m.heir(i)
+	switch {
+	case p.role == Frozen:
+		want = p.to
+	case !owned:
+		want = m.owner(i)
+	case m.config.Replicas == 0:
+		want = 0
+	}
+	if want == 0 && owned && p.role == Holds {
+		m.untrack(i, 0)
+		m.untrack(i, 1)
+		m.dropOthers(i, 0) // there is nobody to keep a copy, and nobody has to
+		return
+	}
+	if want == 0 || !m.usable(want) {
+		return
+	}
+	at := p.sinkOf(want)
+	if at < 0 {
+		at = p.spare()
+		m.untrack(i, at)
+		m.track(i, at, want, true)
+		if owned && p.role == Holds {
+			p.dropped = false
+		}
+	}
+	if p.sinks[at].done && owned && p.role == Holds {
+		m.untrack(i, 1-at)
+		m.dropOthers(i, want)
+	}
+}
+
+func (p *partition) sinkOf(boot uint64) int {
+	for slot, s := range p.sinks {
+		if s.boot == boot {
+			return slot
+		}
+	}
+	return -1
+}
+
+// spare returns the slot whose copy is needed least.
+func (p *partition) spare() int {
+	for slot, s := range p.sinks {
+		if s.boot == 0 {
+			return slot
+		}
+	}
+	if p.sinks[0].done {
+		return 1
+	}
+	return 0
+}
+
+func (m *Machine) track(i, slot int, to uint64, whole bool) {
+	p := &m.parts[i]
+	p.sinks[slot] = sink{boot: to, done: !whole}
+	m.emit(Track{i, slot, to, p.epoch, whole})
+}
+
+func (m *Machine) untrack(i, slot int) {
+	p := &m.parts[i]
+	if p.sinks[slot].boot != 0 {
+		m.emit(Untrack{i, slot, p.sinks[slot].boot})
+		p.sinks[slot] = sink{}
+	}
+}
+
+// dropOthers tells all but the heir to drop their copies, once.
+func (m *Machine) dropOthers(i int, heir uint64) {
+	if p := &m.parts[i]; !p.dropped || p.spared != heir {
+		p.dropped, p.spared = true, heir
+		m.drops[heir] = append(m.drops[heir], Holding{i, p.epoch})
+	}
+}
+
+// dropAt repeats that to a boot which may not have heard it.
+func (m *Machine) dropAt(boot uint64) {
+	var all []Holding
+	for i := range m.parts {
+		if p := &m.parts[i]; p.role.holds() && p.to == 0 && p.dropped && p.sinkOf(boot) < 0 {
+			all = append(all, Holding{i, p.epoch})
+		}
+	}
+	if len(all) > 0 {
+		m.send(boot, Drop{all})
+	}
+}
+
+// Copied says that a boot has dealt with a whole pass over a partition.
+func (m *Machine) Copied(i int, boot uint64) []Effect {
+	if at := m.parts[i].sinkOf(boot); at >= 0 {
+		m.parts[i].sinks[at].done = true
+		m.settle(i)
+	}
+	return m.finish()
+}
+
+// offer freezes a partition whose owner is another node that has a complete copy.
+func (m *Machine) offer(i int) {
+	p := &m.parts[i]
+	to := m.owner(i)
+	at := p.sinkOf(to)
+	if to == 0 || to == m.self.Boot || at < 0 || !p.sinks[at].done || m.frozen >= maxFrozen || m.now < p.after || m.paused {
+		return
+	}
+	m.setRole(i, Frozen, p.epoch, Offered)
+	m.frozen++
+	p.to, p.next, p.offered = to, Epoch{p.epoch.Counter + 1, to}, false
+	m.handOver(i)
+}
+
+// handOver sends the handover of a frozen partition, once on each stream.
+func (m *Machine) handOver(i int) {
+	p := &m.parts[i]
+	if at := p.sinkOf(p.to); p.offered || at < 0 || !p.sinks[at].done {
+		return
+	}
+	p.offered = true
+	h := m.offers[p.to]
+	if h == nil {
+		h = &Handover{Members: m.list()}
+		m.offers[p.to] = h
+	}
+	h.Parts = append(h.Parts, Holding{i, p.next})
+	h.From = append(h.From, p.epoch)
+}
+
+// routeTo says where checks of a partition go: to the holder, else to the node that
+// should be it.
+func (m *Machine) routeTo(i int) {
+	p := &m.parts[i]
+	r := Route{Partition: i, To: m.owner(i), Epoch: p.last}
+	switch {
+	case p.role.holds():
+		r.To = m.self.Boot
+	case p.last.Boot != m.self.Boot && !m.isOut(p.last):
+		r.To = p.last.Boot
+	}
+	if r != p.route {
+		p.route = r
+		m.emit(r)
+	}
+}
+
+// Wanted says that a check of a partition was asked here, and this node does not hold it.
+func (m *Machine) Wanted(i int) []Effect {
+	if p := &m.parts[i]; p.role == None && !p.wanted && m.owners != nil && m.owner(i) == m.self.Boot {
+		p.wanted = true
+		m.tendClaims()
+	}
+	return m.finish()
+}
+
+// Learn says that another node named a holder.
+func (m *Machine) Learn(i int, e Epoch) []Effect {
+	if e.After(m.parts[i].last) && !m.parts[i].role.holds() {
+		m.adopt(i, e)
+		m.settle(i)
+	}
+	return m.finish()
+}
+
+// Merged says that all that another holder has decided is in.
+func (m *Machine) Merged(i int) []Effect {
+	if p := &m.parts[i]; p.role == Frozen && p.to == 0 {
+		m.setRole(i, Holds, p.epoch, Resumed)
+		m.settle(i)
+	}
+	return m.finish()
+}
+
+// Takes reports whether buckets from another node may be put into a partition: Copy when
+// they come from its holder, Fetched when they were asked for, Merge when this node holds.
+func (m *Machine) TakesCopy(from uint64, i int, e Epoch, seq uint64, start, end bool) bool {
+	x, p := m.members[from], &m.parts[i]
+	if x == nil || !x.in || p.role.holds() || p.last.After(e) {
+		return false
+	}
+	x.heard = m.now
+	m.adopt(i, e)
+	if start {
+		p.pass = from
+	}
+	switch {
+	case p.pass != from:
+		return false
+	case end:
+		p.copy = Version{Complete: true, Epoch: e, Seq: seq}
+	case !p.copy.Complete:
+		p.copy = Version{Epoch: e, Seq: seq}
+	}
+	return true
+}
+
+// TakesMerge reports whether the history of another holder may be merged into a partition.
+func (m *Machine) TakesMerge(from uint64, i int) bool {
+	x, p := m.members[from], &m.parts[i]
+	return x != nil && x.in && (p.role == Holds || p.role == Frozen && p.to == 0)
+}
+
+// waitsFor says what an active node still has to hold before it is ready.
+func (m *Machine) waitsFor() string {
+	missing, placed := 0, 0
+	for i := range m.parts {
+		if m.owner(i) != m.self.Boot {
+			continue
+		}
+		if placed++; !m.parts[i].role.holds() {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return ""
+	}
+	return fmt.Sprintf("waiting for %d of %d partitions", missing, placed)
+}
