@@ -27,6 +27,10 @@ test: build ## Runs all tests, after installing what they need
 	go test -race -timeout 5m $(UNIT)
 	go test -count=1 -p 1 -timeout 20m $(PARTS)
 
+.PHONY: chaos
+chaos: ## Plays 35 000 random schedules of who decides
+	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 5000
+
 .PHONY: lint
 lint: ## Formatting, vet, staticcheck, known vulnerabilities
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt -l:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

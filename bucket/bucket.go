@@ -21,6 +21,16 @@
 // would be full soonest, so a flood of new keys evicts itself and a new client is never
 // refused. Keys counts the places in use: an insertion takes a place before it holds a
 // lock, so the cap holds at every moment and no two shards are ever locked together.
+//
+// A partition is held, frozen or a copy, and only one that is held decides; that is read
+// under the same lock as the bucket. Up to two sinks note what copies of a partition at
+// other nodes lack, so that it moves while it goes on deciding:
+//
+//	holder: Track ── Changes, again and again ──> copy: Begin, Install ..., Complete
+//	holder: Freeze ── Changes, the last ──> copy: Install, Hold      holder: Release
+//
+// Two histories of the same buckets, of two nodes that both decided while they could not
+// reach each other, are folded into one by Merge.
 package bucket
 
 import "errors"

@@ -23,7 +23,7 @@ func TestDecisions(t *testing.T) {
 					// What says nothing any more is swept, so that it is not held by
 					// chance until a sweep comes by.
 					s.Sweep(1)
-					if got := decisions.RoundUp(s.Take(&take)); got != step.Want {
+					if got := decisions.RoundUp(s.Take(&take).Decision); got != step.Want {
 						t.Fatalf("step %d: got %+v, want %+v", i, got, step.Want)
 					}
 				}

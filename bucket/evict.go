@@ -32,15 +32,26 @@ func (v victim) before(w victim) bool {
 	return v.at < w.at
 }
 
-// evict drops the least valuable of a few buckets sampled over random shards, locking
-// one shard at a time, and reports whether it did. The place in use stays counted: it
+// An eviction is what came of trying to drop a bucket.
+type eviction int
+
+const (
+	evicted eviction = iota
+	tooLate          // the bucket had gone already
+	nothing          // all there is is frozen
+)
+
+// evict drops the least valuable of a few buckets sampled over random shards in a role,
+// locking one shard at a time, and says what came of it. The place in use stays counted: it
 // belongs to the caller.
-func (s *Store) evict() bool {
+func (s *Store) evict(r role) eviction {
 	var least victim
 	for range sampled {
-		v, ok := s.sample()
-		if !ok {
-			return false
+		v, ok := s.sample(r)
+		if !ok && s.frozen.Load() > 0 {
+			return nothing
+		} else if !ok {
+			return tooLate // whoever has the places has not used them yet
 		}
 		if least.id == "" || v.before(least) {
 			least = v
@@ -51,21 +62,24 @@ func (s *Store) evict() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	i := sh.find(least.hash, name, key)
-	if i < 0 {
-		return false
+	if i < 0 || sh.role != r {
+		return tooLate
 	}
 	b := &sh.held[i]
-	s.count(b.fullAt(b.rule.Value().Limit) <= s.now())
+	now := s.now()
+	s.count(b.fullAt(b.rule.Value().Limit) <= now)
+	sh.note(i, now)
 	sh.remove(i)
-	return true
+	return evicted
 }
 
-// sample returns a random bucket, of the first shard that has any from a random one on.
-func (s *Store) sample() (victim, bool) {
+// sample returns a random bucket, of the first shard in a role that has any from a random
+// one on.
+func (s *Store) sample(r role) (victim, bool) {
 	first := rand.IntN(len(s.shards))
 	for i := range s.shards {
 		at := (first + i) % len(s.shards)
-		if v, ok := s.shards[at].sample(); ok {
+		if v, ok := s.shards[at].sample(r); ok {
 			v.shard = at
 			return v, true
 		}
@@ -73,10 +87,10 @@ func (s *Store) sample() (victim, bool) {
 	return victim{}, false
 }
 
-func (s *shard) sample() (victim, bool) {
+func (s *shard) sample(r role) (victim, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.held) == 0 {
+	if len(s.held) == 0 || s.role != r {
 		return victim{}, false
 	}
 	b := &s.held[rand.IntN(len(s.held))]

@@ -18,9 +18,21 @@ type held struct {
 	level level
 	rule  unique.Handle[rule]
 	hash  uint32
+	dirty uint8 // by slot, whether the copy there is to be told of a change
+	pass  uint8 // of a copy, that brought it last
 }
 
-// decide answers one check and charges it.
+// decide answers one check of the bucket at a position, charges it and notes a change.
+func (s *shard) decide(i int, t *Take, now int64) Decision {
+	b := &s.held[i]
+	before := b.rule
+	d := b.decide(t, now)
+	if s.tracked() && (t.Charge || d.Allowed && t.Cost != 0 || b.rule != before) {
+		s.note(i, now)
+	}
+	return d
+}
+
 func (b *held) decide(t *Take, now int64) Decision {
 	l := b.adopt(t, now)
 	if t.Charge {
@@ -58,6 +70,12 @@ type shard struct {
 	mu    sync.Mutex // guards all below
 	slots []slot     // a power of two long, at most three quarters used
 	held  []held
+
+	role    role
+	pass    uint8         // of a copy, the present one
+	changed chan struct{} // closed when the role changes; nil if nobody waits
+	seq     uint64        // of the last change
+	sinks   [Slots]*sink
 }
 
 // find returns the position of the bucket of (name, key), or -1.

@@ -31,7 +31,7 @@ func partition(s *Store, key string) int {
 }
 
 func take(s *Store, l Limit, key string, cost int64) Decision {
-	return s.Take(&Take{Partition: partition(s, key), Name: "api", Key: key, Limit: l, Cost: cost})
+	return s.Take(&Take{Partition: partition(s, key), Name: "api", Key: key, Limit: l, Cost: cost}).Decision
 }
 
 // check fails the test if the store contradicts itself.

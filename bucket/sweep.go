@@ -24,6 +24,9 @@ func (s *Store) Sweep(shards int) int {
 func (s *Store) sweepShard(sh *shard) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if sh.role != holding {
+		return 0 // what is frozen must not change, and copies go on their holder's word
+	}
 	now, dropped := s.now(), 0
 	// Backwards, since removing moves the last bucket, already visited, into the gap.
 	for i := len(sh.held) - 1; i >= 0; i-- {
@@ -34,6 +37,7 @@ func (s *Store) sweepShard(sh *shard) int {
 			continue
 		}
 		s.count(lossless)
+		sh.note(i, now)
 		sh.remove(i)
 		s.keys.Add(-1)
 		dropped++

@@ -177,6 +177,6 @@ type memory struct{ buckets *bucket.Store }
 
 func (m memory) Take(_ context.Context, takes []bucket.Take, outs []bucket.Outcome) {
 	for i := range takes {
-		outs[i] = bucket.Outcome{Decision: m.buckets.Take(&takes[i])}
+		outs[i] = m.buckets.Take(&takes[i])
 	}
 }

@@ -91,7 +91,7 @@ func compare(t *testing.T, h history) {
 		for i, step := range h {
 			time.Sleep(step.after)
 			s.Sweep(1)
-			if want := decisions.RoundUp(s.Take(&step.take)); step.got != want {
+			if want := decisions.RoundUp(s.Take(&step.take).Decision); step.got != want {
 				t.Fatalf("step %d, %+v after %v: redis decided %+v, memory %+v",
 					i, step.take, step.after, step.got, want)
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 1500, "random schedules of each kind")
+	schedules = flag.Int("schedules", 400, "random schedules of each kind")
 	firstSeed = flag.Uint64("seed", 1, "seed of the first schedule")
 	lines     = flag.Int("lines", 120, "of the trace of a schedule that failed")
 )

@@ -121,7 +121,7 @@ func TestManyCallersShareTheStream(t *testing.T) {
 	store := bucket.New(bucket.Config{})
 	d := &decider{do: func(takes []bucket.Take, outs []bucket.Outcome) {
 		for i := range takes {
-			outs[i].Decision = store.Take(&takes[i])
+			outs[i].Decision = store.Take(&takes[i]).Decision
 		}
 	}}
 	_, to := serve(t, 7, "127.0.0.1:0", d)

@@ -1,0 +1,96 @@
+package bucket
+
+import (
+	"strings"
+	"unique"
+)
+
+// A Base is what two histories of a partition have in common: its buckets at the moment
+// when a second node began to decide from a copy.
+type Base struct{ buckets map[string]held }
+
+// Snapshot returns what lies in a partition now.
+func (s *Store) Snapshot(partition int) *Base {
+	sh := &s.shards[partition]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	base := &Base{buckets: make(map[string]held, len(sh.held))}
+	for _, b := range sh.held {
+		base.buckets[b.id] = b
+	}
+	return base
+}
+
+// Merge folds another history of the same buckets into a partition that is held or
+// frozen. With all of them refilled to now, a bucket then lacks what either history spent
+// beyond the base, and the base: max(a, b, a+b-base), two capacities at the most. Without
+// a base it is taken as full.
+func (s *Store) Merge(partition int, states []State, base *Base) {
+	for i := range states {
+		if st := &states[i]; !st.Gone && st.Deficit > 0 {
+			s.merge(&s.shards[partition], st, base)
+		}
+	}
+}
+
+func (s *Store) merge(sh *shard, st *State, base *Base) {
+	hash := s.hash(st.Name, st.Key)
+	fresh := held{id: st.Name + "\x00" + st.Key, hash: hash, rule: unique.Make(rule{st.Limit, st.Version})}
+	sh.mu.Lock()
+	i := sh.find(hash, st.Name, st.Key)
+	role := sh.role
+	sh.mu.Unlock()
+	if i < 0 {
+		s.reserve(role)
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	again := sh.find(hash, st.Name, st.Key)
+	switch {
+	case i < 0 && (again >= 0 || sh.role != role):
+		s.places(role).Add(-1)
+	case again < 0 && i < 0:
+		fresh.level = full(st.Limit, now)
+		sh.insert(fresh)
+		again = len(sh.held) - 1
+	}
+	if again < 0 {
+		return // it was dropped meanwhile, or the partition is no longer held
+	}
+	b := &sh.held[again]
+	b.adopt(&Take{Limit: st.Limit, Version: st.Version}, now)
+	l := b.rule.Value().Limit
+	mine, theirs, common := l.capacity()-b.level.units, l.debt(st.Deficit, st.Limit), int64(0)
+	if base != nil {
+		if was, ok := base.buckets[b.id]; ok {
+			from := was.rule.Value().Limit
+			was.level.refill(from, now)
+			common = l.debt(from.capacity()-was.level.units, from)
+		}
+	}
+	deficit := min(max(mine, theirs, mine+theirs-common), 2*l.capacity())
+	b.level = level{units: l.capacity() - deficit, at: now}
+	sh.note(again, now)
+}
+
+// debt converts a deficit that may be above the capacity.
+func (l Limit) debt(deficit int64, from Limit) int64 {
+	if over := deficit - from.capacity(); over > 0 {
+		return l.convert(from.capacity(), from) + l.convert(over, from)
+	}
+	return l.convert(deficit, from)
+}
+
+// state is the bucket as it is now.
+func (b *held) state(now int64) State {
+	r := b.rule.Value()
+	b.level.refill(r.Limit, now)
+	name, key, _ := strings.Cut(b.id, "\x00")
+	return State{Name: name, Key: key, Limit: r.Limit, Version: r.version, Deficit: r.capacity() - b.level.units}
+}
+
+// level is the level of a bucket whose deficit counts from now on.
+func (st *State) level(now int64) level {
+	return level{units: max(st.Limit.capacity()-st.Deficit, -st.Limit.capacity()), at: now}
+}
