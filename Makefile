@@ -28,8 +28,8 @@ test: build ## Runs all tests, after installing what they need
 	go test -count=1 -p 1 -timeout 20m $(PARTS)
 
 .PHONY: chaos
-chaos: ## Plays 35 000 random schedules of who decides
-	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 5000
+chaos: ## Plays 42 000 random schedules of who decides
+	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 6000
 
 .PHONY: lint
 lint: ## Formatting, vet, staticcheck, known vulnerabilities

@@ -37,7 +37,12 @@
 // Where this differs from the simplest reading of the design: a holder that hears of a
 // newer epoch whose holder is out goes on in an epoch newer still, since otherwise nobody
 // would follow it. A named member that gossip never lists and that never says hello counts
-// as silent after three seconds, so that a joining node does not wait for a ghost.
+// as silent after three seconds, so that a joining node does not wait for a ghost. Claims
+// have even counters and handovers odd ones: in a split, a node could claim a partition in
+// the very epoch in which it was being handed over to it, and the sender would take the
+// claim for its answer. And the answer to a handover is accepted only if that handover, or
+// a later one, was received; a node that holds for another reason refuses, and the sender
+// yields, so that what it had frozen is merged.
 package authority
 
 import (
@@ -87,6 +92,8 @@ type partition struct {
 	role  Role
 	epoch Epoch // in which this node holds it
 	last  Epoch // newest heard of
+
+	received Epoch // newest that was handed over to this node
 
 	to       uint64        // while frozen: the next holder, 0 while merging
 	next     Epoch         // that it will have

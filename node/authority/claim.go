@@ -155,7 +155,7 @@ func (m *Machine) win(i int) {
 	if x := m.members[p.last.Boot]; x != nil && x.silent {
 		m.emit(Snapshot{i})
 	}
-	m.hold(i, Epoch{p.last.Counter + 1, m.self.Boot}, Claimed)
+	m.hold(i, p.last.claimed(m.self.Boot), Claimed)
 	m.settle(i)
 }
 

@@ -40,7 +40,7 @@ func (m *Machine) Hear(now time.Duration, from uint64, message Message) []Effect
 	case Fetch:
 		m.fetched(x, msg)
 	case Drop:
-		m.dropCopies(from, msg)
+		m.dropCopies(x, msg)
 	case Goodbye:
 		x.State = Left
 		m.moved = true
@@ -84,9 +84,11 @@ func (m *Machine) announced(x *member, held []Holding) {
 	for _, h := range held {
 		i, p := h.Partition, &m.parts[h.Partition]
 		switch {
-		case p.role == Frozen && p.to == x.Boot && !p.next.After(h.Epoch):
-			p.next = h.Epoch
+		case p.role == Frozen && p.to == x.Boot && p.next == h.Epoch:
 			m.release(i, Given)
+		case p.role == Frozen && p.to == x.Boot && h.Epoch.After(p.next):
+			// It took the partition and went on from there, or it came to hold in another
+			// way: its answer to the handover will tell.
 		case p.role.holds() && h.Epoch.After(p.epoch):
 			m.yield(i, h.Epoch)
 		case p.role.holds() && p.epoch.After(h.Epoch):
@@ -116,14 +118,21 @@ func (m *Machine) handed(x *member, h Handover) {
 	for n, part := range h.Parts {
 		i, p := part.Partition, &m.parts[part.Partition]
 		switch {
-		case !part.Epoch.After(p.last):
+		case !part.Epoch.After(p.received):
 			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
-		case part.Epoch.Counter == p.last.Counter && !m.isOut(p.last):
+		case part.Epoch.Counter <= p.last.Counter && !m.isOut(p.last):
 			// Another holder has prevailed meanwhile, and will tell the sender so.
+		case part.Epoch.Counter <= p.last.Counter:
+			// This node holds since a newer epoch, or whoever did is out.
+			if p.role.holds() {
+				m.send(x.Boot, Announce{Members: m.list(), Held: []Holding{{i, p.epoch}}})
+			}
+			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
 		case m.self.State >= Leaving, m.paused, !p.copy.Complete || p.copy.Epoch != h.From[n]:
 			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
 		default:
 			m.hold(i, part.Epoch, Received)
+			p.received = part.Epoch
 			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
 			if m.config.Replicas > 0 && m.usable(x.Boot) {
 				m.track(i, 0, x.Boot, false)
@@ -137,6 +146,10 @@ func (m *Machine) refused(from uint64, r Refused) {
 	for _, h := range r.Parts {
 		p := &m.parts[h.Partition]
 		if p.role == Frozen && p.to == from && p.next == h.Epoch {
+			if p.last.After(p.next) && !m.isOut(p.last) {
+				m.yield(h.Partition, p.last)
+				continue
+			}
 			role := Holds
 			if m.paused {
 				role = Paused
@@ -151,8 +164,9 @@ func (m *Machine) refused(from uint64, r Refused) {
 	}
 }
 
-// dropCopies lets go of copies.
-func (m *Machine) dropCopies(from uint64, d Drop) {
+// dropCopies lets go of copies, on the word of whoever holds the partitions.
+func (m *Machine) dropCopies(x *member, d Drop) {
+	m.announced(x, d.Parts)
 	for _, h := range d.Parts {
 		p := &m.parts[h.Partition]
 		if p.role.holds() || p.copy.Epoch.After(h.Epoch) {

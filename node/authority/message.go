@@ -20,6 +20,12 @@ func (e Epoch) Compare(f Epoch) int {
 // After reports whether e is newer than f.
 func (e Epoch) After(f Epoch) bool { return e.Compare(f) > 0 }
 
+// claimed and handed return the next epoch, of a claim or a handover. The counters of
+// claims are even and those of handovers odd, so that a node which claims a partition while
+// it is being handed over to it does not come to hold it in the same epoch.
+func (e Epoch) claimed(boot uint64) Epoch { return Epoch{(e.Counter | 1) + 1, boot} }
+func (e Epoch) handed(boot uint64) Epoch  { return Epoch{(e.Counter + 1) | 1, boot} }
+
 func (e Epoch) String() string { return fmt.Sprintf("%d/%x", e.Counter, e.Boot) }
 
 // State is how far a member has come. It only goes forward.

@@ -125,7 +125,7 @@ func (m *Machine) settle(i int) {
 	switch {
 	case p.role == Holds:
 		if p.last.After(p.epoch) && m.isOut(p.last) {
-			m.hold(i, Epoch{p.last.Counter + 1, m.self.Boot}, Resumed)
+			m.hold(i, p.last.claimed(m.self.Boot), Resumed)
 			m.untrack(i, 0)
 			m.untrack(i, 1)
 		}
@@ -254,12 +254,12 @@ func (m *Machine) offer(i int) {
 	p := &m.parts[i]
 	to := m.owner(i)
 	at := p.sinkOf(to)
-	if to == 0 || to == m.self.Boot || at < 0 || !p.sinks[at].done || m.frozen >= maxFrozen || m.now < p.after || m.paused {
+	if x := m.members[to]; x == nil || !x.in || at < 0 || !p.sinks[at].done || m.frozen >= maxFrozen || m.now < p.after || m.paused {
 		return
 	}
 	m.setRole(i, Frozen, p.epoch, Offered)
 	m.frozen++
-	p.to, p.next, p.offered = to, Epoch{p.epoch.Counter + 1, to}, false
+	p.to, p.next, p.offered = to, p.epoch.handed(to), false
 	m.handOver(i)
 }
 

@@ -67,7 +67,7 @@ func (s *simulation) end(n *simNode, clean bool) {
 		n.left = true
 		for _, other := range s.nodes {
 			// It was the last one there, and takes with it what it knows.
-			s.crashed = s.crashed || !s.awake(other)
+			s.crashed = s.crashed || !s.awake(other) || s.apart(n.Boot, other.Boot)
 		}
 		for _, boot := range s.boots() {
 			s.push(n.Boot, boot, Goodbye{})
