@@ -61,8 +61,11 @@ func TestGap(t *testing.T) {
 			gap time.Duration
 			err error
 		}{{500 * time.Millisecond, nil}, {501 * time.Millisecond, ErrFrozen}, {0, nil}} {
-			s.Tick()
+			s.Restart()
 			time.Sleep(c.gap) // in the bubble
+			if ok := s.Tick(); ok != (c.err == nil) {
+				t.Errorf("a tick after %v reports %v", c.gap, ok)
+			}
 			if out := s.Take(check); !errors.Is(out.Err, c.err) {
 				t.Errorf("after a gap of %v: %+v, want error %v", c.gap, out, c.err)
 			}

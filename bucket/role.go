@@ -1,9 +1,6 @@
 package bucket
 
-import (
-	"errors"
-	"time"
-)
+import "errors"
 
 // Errors of a Take that decided nothing and charged nothing.
 var (
@@ -68,18 +65,31 @@ func (s *Store) Changed(partition int) <-chan struct{} {
 }
 
 // Tick says that this process runs. Without a tick for MaxGap nothing is decided, since
-// others may believe that this process has ended.
-func (s *Store) Tick() { s.ticked.Store(s.now()) }
+// others may believe that this process has ended; Tick then reports false, and only Restart
+// lets the store decide again.
+func (s *Store) Tick() bool {
+	now := s.now()
+	if s.stoodStill(now) {
+		return false
+	}
+	// Should the process stand still right here, the moment stored is the one before.
+	s.ticked.Store(now)
+	return true
+}
 
-// Gap is the time since the last Tick.
-func (s *Store) Gap() time.Duration { return time.Duration(s.now() - s.ticked.Load()) }
+// Restart lets the store decide again after it has stood still.
+func (s *Store) Restart() { s.ticked.Store(s.now()) }
+
+func (s *Store) stoodStill(now int64) bool {
+	return s.maxGap > 0 && now-s.ticked.Load() > s.maxGap
+}
 
 // refuses returns why a shard, which the caller has locked, does not decide now, or nil.
 func (s *Store) refuses(sh *shard, now int64) error {
 	switch {
 	case sh.role == copied:
 		return ErrNotHeld
-	case sh.role == frozen, s.maxGap > 0 && now-s.ticked.Load() > s.maxGap:
+	case sh.role == frozen, s.stoodStill(now):
 		return ErrFrozen
 	}
 	return nil
