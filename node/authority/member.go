@@ -27,13 +27,19 @@ type Listed struct {
 	Dead bool // gone without a goodbye
 }
 
-// Gossip hands over all that gossip lists, without this node. Cleared says that nothing in
-// gossip speaks against this node becoming active.
-func (m *Machine) Gossip(now time.Duration, listed []Listed, cleared bool) []Effect {
+// A View is the picture that gossip has of the cluster.
+type View struct {
+	Addr    string // of this node's peer port
+	Members []Listed
+	Cleared bool // nothing in gossip speaks against this node becoming active
+}
+
+// Gossip hands over a new picture.
+func (m *Machine) Gossip(now time.Duration, v View) []Effect {
 	m.now = max(m.now, now)
-	m.cleared = cleared
+	m.self.Addr, m.cleared = v.Addr, v.Cleared
 	alive := map[uint64]bool{}
-	for _, l := range listed {
+	for _, l := range v.Members {
 		if !l.Dead {
 			m.learn(l.Member)
 			alive[l.Boot] = true
@@ -133,6 +139,10 @@ func (m *Machine) learn(named Member) {
 		m.moved = true
 		m.emit(Dial{})
 		return
+	}
+	if x.Addr == "" && named.Addr != "" {
+		x.Addr = named.Addr
+		m.emit(Dial{})
 	}
 	if named.State > x.State {
 		x.State = named.State
@@ -273,6 +283,37 @@ func (m *Machine) place() {
 			m.parts[i].since = m.now
 		}
 	}
+}
+
+// A Place is what a node knows of one partition.
+type Place struct {
+	Role     Role
+	Epoch    Epoch  // newest heard of
+	Owner    string // id that placement names
+	Holder   string // id of the newest holder heard of, "" if it is out or none
+	Heir     string // of a partition that this node holds
+	Copied   bool   // the heir's copy is complete
+	Copy     bool   // there is a copy here,
+	Complete bool   // a complete one
+}
+
+// Place returns what this node knows of a partition.
+func (m *Machine) Place(i int) Place {
+	p := &m.parts[i]
+	place := Place{Role: p.role, Epoch: p.last, Copy: p.copy != (Version{}), Complete: p.copy.Complete}
+	if m.owners != nil {
+		place.Owner = m.owners[i]
+	}
+	switch x := m.members[p.last.Boot]; {
+	case p.role.holds():
+		place.Holder = m.self.ID
+		if at := p.sinkOf(m.heir(i)); m.heir(i) != 0 {
+			place.Heir, place.Copied = m.heirs[i], at >= 0 && p.sinks[at].done
+		}
+	case x != nil && !x.out:
+		place.Holder = x.ID
+	}
+	return place
 }
 
 // owner returns the boot that placement gives a partition to, heir the one that it would

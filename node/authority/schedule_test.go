@@ -147,10 +147,21 @@ func (s *simulation) happen() {
 	}
 }
 
-// whole reports whether all nodes can reach each other: only then does one come or go,
-// since one that has decided on its own and leaves before it meets the others takes with it
-// what it knows.
+// whole reports whether all nodes can reach each other and no partition is held by two:
+// only then does one come or go, since one that has decided on its own and leaves before it
+// meets the others takes with it what it knows.
 func (s *simulation) whole() bool {
+	for i := range simPartitions {
+		holders := 0
+		for _, n := range s.nodes {
+			if n.stores[i].role != None {
+				holders++
+			}
+		}
+		if holders > 1 {
+			return false
+		}
+	}
 	for _, n := range s.nodes {
 		if !s.awake(n) {
 			return false

@@ -335,10 +335,10 @@ func (s *simulation) gossip(n *simNode) {
 					listed = append(listed, Listed{Member: other})
 				}
 			}
-			s.do(contact, contact.machine.Gossip(s.now, append(s.listedAt(contact), Listed{Member: n.machine.self}), true))
+			s.do(contact, contact.machine.Gossip(s.now, View{Members: append(s.listedAt(contact), Listed{Member: n.machine.self}), Cleared: true}))
 		}
 	}
-	s.do(n, n.machine.Gossip(s.now, listed, true))
+	s.do(n, n.machine.Gossip(s.now, View{Members: listed, Cleared: true}))
 }
 
 // contact returns the seed through which a starting node meets the cluster: one that is
