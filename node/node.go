@@ -59,6 +59,9 @@ type Peers interface {
 // answered.
 var ErrLost = errors.New("connection lost before the answer")
 
+// ErrDown says that a node was not asked, since it cannot be reached.
+var ErrDown = errors.New("not connected")
+
 var errNoHolder = errors.New("no node holds the partition")
 
 // Config says what a node is made of. Zero values stand for the defaults.
@@ -134,6 +137,11 @@ func (n *Node) Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outc
 		takes[i].Partition = ring.Partition(takes[i].Name, takes[i].Key)
 	}
 	n.config.Store.Take(ctx, takes, outs)
+}
+
+// Later decides what Take could not decide at once.
+func (n *Node) Later(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+	n.Take(ctx, takes, outs)
 }
 
 // SetView makes the node follow a new picture of the cluster. Calls must not overlap.

@@ -124,6 +124,9 @@ func (p *process) follow(v members.View) {
 	if err := p.pool.SetPeers(others); err != nil {
 		p.log.Warn("a node cannot be dialed", "error", err)
 	}
+	if v.Self().Cleared {
+		p.members.Activate()
+	}
 	p.node.SetView(v)
 	p.grpc.SetReady(p.node.NotReady() == "")
 }

@@ -15,12 +15,13 @@
 //
 //	joining ──> active ──> leaving ──> gone
 //
-// A node is joining until it has met the cluster (joined a seed or been found by
-// somebody; at once if it has no seeds; alone, loudly, if none could be reached for
-// five seconds) and until no other boot is listed under its id, by anybody it exchanged
-// states with. If that other boot
-// answers on its peer port, two nodes were given one id, and this one ends: the younger
-// one, or of two that join at the same time the one with the greater boot.
+// A node is cleared to become active once it has met the cluster (joined a seed or been
+// found by somebody; at once if it has no seeds; alone, loudly, if none could be reached for
+// five seconds) and no other boot that may live is listed under its id, by anybody it
+// exchanged states with. One whose peer port refuses connections, or is answered by another
+// boot, is gone. If that other boot answers there, two nodes were given one id, and this one
+// ends: the younger one, or of two that join at the same time the one with the greater boot.
+// Activate makes it active: whoever decides who holds what has a word in that too.
 //
 // Memberlist does not find back together after a split, so the node keeps asking its
 // seeds and the members that it has lost.
@@ -68,6 +69,9 @@ type Member struct {
 	Peer   string // host:port of its peer port
 	Gossip string // host:port of its gossip port
 	Self   bool
+	// Cleared says of this node that nothing in gossip speaks against its becoming active:
+	// it has met the cluster, and no other boot of its id is left.
+	Cleared bool
 }
 
 // A View is the picture of the cluster at one moment: this node first, then all others
@@ -77,9 +81,19 @@ type View []Member
 // Self returns this node.
 func (v View) Self() Member { return v[0] }
 
+// A Verdict is what is known of a boot after a look at its peer port.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Unknown Verdict = iota // nothing answers, and nothing refuses
+	Alive                  // it answers
+	Gone                   // the port refuses connections, or another boot answers there
+)
+
 // A Prober finds out whether a boot answers on a peer port.
 type Prober interface {
-	Answers(ctx context.Context, addr string, boot uint64) bool
+	Probe(ctx context.Context, addr string, boot uint64) Verdict
 }
 
 // Config says who the node is and where it finds the others.
@@ -203,6 +217,9 @@ func (m *Members) Gossip() string {
 	return net.JoinHostPort(m.host, strconv.Itoa(m.port))
 }
 
+// Activate tells all others that this node is active. The View says when it is cleared to.
+func (m *Members) Activate() { m.announce(Active) }
+
 // Leaving tells all others that this node is about to go.
 func (m *Members) Leaving() { m.announce(Leaving) }
 
@@ -288,7 +305,7 @@ func (m *Members) run(ctx context.Context) {
 	}
 }
 
-// consider lets a joining node become active, or ends one whose id is taken.
+// consider clears a joining node to become active, or ends one whose id is taken.
 func (m *Members) consider(ctx context.Context) {
 	// In this order: what is heard of rivals is heard before the cluster counts as met.
 	met := m.record.hasMet()
@@ -298,14 +315,15 @@ func (m *Members) consider(ctx context.Context) {
 		if yields(other, self) {
 			continue
 		}
-		waiting = true
-		if other.State != Leaving && m.config.Prober.Answers(ctx, other.Peer, other.Boot) {
+		verdict := m.config.Prober.Probe(ctx, other.Peer, other.Boot)
+		waiting = waiting || verdict != Gone
+		if other.State != Leaving && verdict == Alive {
 			m.fail(fmt.Errorf("id %q is taken by a running node at %s: every node needs an --id of its own", self.ID, other.Peer))
 			return
 		}
 	}
 	if self.State == Joining && !waiting && met {
-		m.announce(Active)
+		m.record.clear()
 	}
 }
 

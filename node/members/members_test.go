@@ -19,7 +19,12 @@ import (
 // probe answers for the boots in it.
 type probe map[uint64]bool
 
-func (p probe) Answers(_ context.Context, _ string, boot uint64) bool { return p[boot] }
+func (p probe) Probe(_ context.Context, _ string, boot uint64) Verdict {
+	if p[boot] {
+		return Alive
+	}
+	return Unknown
+}
 
 type running struct {
 	*Members
@@ -44,7 +49,12 @@ func start(t *testing.T, c Config) *running {
 		c.Prober = probe{}
 	}
 	c.PeerPort = 7947
-	c.OnView = func(View) { r.views.Add(1) }
+	c.OnView = func(v View) {
+		r.views.Add(1)
+		if v.Self().Cleared {
+			r.Activate()
+		}
+	}
 	r.Members = New(c)
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ type record struct {
 	others  map[string]entry // by memberlist's name
 	refusal error            // the last, of a node that cannot be in one cluster with this
 	met     bool             // the cluster, or known to be alone
+	cleared bool             // to become active
 
 	// Boots with this node's own id that others listed when they exchanged states with it.
 	// Memberlist itself does not tell a joining node of those that are suspected, which
@@ -98,6 +99,12 @@ func (r *record) meet() {
 	}
 }
 
+func (r *record) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleared = true
+}
+
 func (r *record) hasMet() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +151,7 @@ func (r *record) view() View {
 	defer r.mu.Unlock()
 	shown := map[string]entry{} // dead ones, by id
 	living := map[string]bool{r.self.ID: true}
-	v := View{{ID: r.self.ID, Boot: r.self.Boot, State: r.self.State, Peer: r.self.Peer, Self: true}}
+	v := View{{ID: r.self.ID, Boot: r.self.Boot, State: r.self.State, Peer: r.self.Peer, Self: true, Cleared: r.cleared}}
 	for name, e := range r.others {
 		switch {
 		case e.State != Dead:

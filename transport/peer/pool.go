@@ -20,11 +20,12 @@ import (
 
 // PoolConfig says who asks.
 type PoolConfig struct {
-	ID   string
-	Boot uint64
+	ID     string
+	Boot   uint64
+	Teller Teller // nil has nothing to tell
 }
 
-// Pool asks other nodes, on one stream to each of their boots.
+// Pool asks other nodes, and tells them things, on one stream each to each of their boots.
 type Pool struct {
 	config PoolConfig
 
@@ -35,10 +36,15 @@ type Pool struct {
 
 type link struct {
 	*mux.Mux[*peerv1.Check, *peerv1.Outcome]
-	conn *grpc.ClientConn
+	conn    *grpc.ClientConn
+	telling *telling // nil if there is nothing to tell
 }
 
 func (l *link) close(ctx context.Context) error {
+	if l.telling != nil {
+		l.telling.cancel()
+		l.telling.running.Wait()
+	}
 	return errors.Join(l.Mux.Close(ctx), l.conn.Close())
 }
 
@@ -81,7 +87,7 @@ func (p *Pool) Connected(boot uint64) bool {
 func (p *Pool) Take(ctx context.Context, to node.Peer, takes []bucket.Take, outs []bucket.Outcome) {
 	l := p.link(to.Boot)
 	if l == nil {
-		fillErr(outs, nil, mux.ErrDown)
+		fillErr(outs, nil, node.ErrDown)
 		return
 	}
 	questions := make([]*peerv1.Check, len(takes))
@@ -95,8 +101,11 @@ func (p *Pool) Take(ctx context.Context, to node.Peer, takes []bucket.Take, outs
 			outs[i] = outcomeFromWire(replies[i])
 		}
 	}
-	if errors.Is(err, mux.ErrLost) {
+	switch {
+	case errors.Is(err, mux.ErrLost):
 		err = node.ErrLost
+	case errors.Is(err, mux.ErrDown):
+		err = node.ErrDown
 	}
 	fillErr(outs, answered, err)
 }
@@ -149,25 +158,15 @@ func (p *Pool) connect(to node.Peer) error {
 		Number: func(o *peerv1.Outcome) uint64 { return o.Seq },
 	})}
 	l.Start()
+	if p.config.Teller != nil {
+		l.telling = p.startTelling(to)
+	}
 	p.links[to.Boot] = l
 	return nil
 }
 
 func (p *Pool) hello(to uint64) *peerv1.Hello {
 	return &peerv1.Hello{Id: p.config.ID, Boot: p.config.Boot, ToBoot: to}
-}
-
-// Answers reports whether a boot answers on a peer port.
-func (p *Pool) Answers(ctx context.Context, addr string, boot uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	conn, err := dial(addr)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_, err = open(ctx, conn, p.hello(boot))
-	return err == nil
 }
 
 func dial(addr string) (*grpc.ClientConn, error) {
@@ -204,10 +203,7 @@ func open(ctx context.Context, conn *grpc.ClientConn, hello *peerv1.Hello) (aski
 	if err != nil {
 		return asking{}, fmt.Errorf("receive hello: %w", err)
 	}
-	if got := reply.GetHello().GetBoot(); got != hello.ToBoot {
-		return asking{}, fmt.Errorf("receive hello: boot %x answers instead of %x", got, hello.ToBoot)
-	}
-	return asking{stream}, nil
+	return asking{stream}, isBoot(reply.GetHello(), hello.ToBoot)
 }
 
 func (a asking) Send(checks []*peerv1.Check) error {

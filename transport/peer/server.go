@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +19,11 @@ import (
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 )
 
-// A Decider decides for other nodes: outs[i] for takes[i].
+// A Decider decides for other nodes: outs[i] for takes[i]. What Take leaves undecided with
+// bucket.ErrFrozen, Later waits for.
 type Decider interface {
 	Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome)
+	Later(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome)
 }
 
 // ServerConfig says who answers.
@@ -28,6 +31,7 @@ type ServerConfig struct {
 	ID      string
 	Boot    uint64
 	Decider Decider
+	Hearer  Hearer // nil listens to nobody
 }
 
 // Server answers other nodes on the peer port.
@@ -72,29 +76,38 @@ func (s *Server) Ask(stream grpc.BidiStreamingServer[peerv1.Question, peerv1.Rep
 	if err != nil {
 		return err
 	}
-	hello := first.GetHello()
-	if hello == nil {
-		return status.Error(codes.InvalidArgument, "a stream opens with a hello")
-	}
-	own := &peerv1.Hello{Id: s.config.ID, Boot: s.config.Boot}
-	if err := stream.Send(&peerv1.Reply{Kind: &peerv1.Reply_Hello{Hello: own}}); err != nil {
+	err = s.welcome(first.GetHello(), func(own *peerv1.Hello) error {
+		return stream.Send(&peerv1.Reply{Kind: &peerv1.Reply_Hello{Hello: own}})
+	})
+	if err != nil {
 		return err
 	}
-	if hello.ToBoot != s.config.Boot {
-		return status.Error(codes.FailedPrecondition, fmt.Sprintf("this is boot %x of %s", s.config.Boot, s.config.ID))
-	}
-	var a answerer
+	a := answerer{decider: s.config.Decider, stream: stream}
+	defer a.waiting.Wait()
 	for {
 		question, err := stream.Recv()
 		if err != nil {
 			return ignoreEOF(err)
 		}
-		outcomes := a.answer(stream.Context(), s.config.Decider, question.GetChecks().GetChecks())
-		reply := &peerv1.Reply{Kind: &peerv1.Reply_Outcomes{Outcomes: &peerv1.Outcomes{Outcomes: outcomes}}}
-		if err := stream.Send(reply); err != nil {
+		if err := a.answer(stream.Context(), question.GetChecks().GetChecks()); err != nil {
 			return err
 		}
 	}
+}
+
+// welcome answers the hello of a stream, and ends the stream if it is meant for another
+// boot.
+func (s *Server) welcome(hello *peerv1.Hello, send func(*peerv1.Hello) error) error {
+	if hello == nil {
+		return status.Error(codes.InvalidArgument, "a stream opens with a hello")
+	}
+	if err := send(&peerv1.Hello{Id: s.config.ID, Boot: s.config.Boot}); err != nil {
+		return err
+	}
+	if hello.ToBoot != s.config.Boot {
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("this is boot %x of %s", s.config.Boot, s.config.ID))
+	}
+	return nil
 }
 
 func ignoreEOF(err error) error {
@@ -108,15 +121,21 @@ func ignoreEOF(err error) error {
 // not wait any more, so nobody is charged.
 var errExpired = errors.New("the time for the answer is over")
 
-// An answerer decides the messages of one stream, one after another.
+// An answerer decides the messages of one stream, one after another. Only what waits for a
+// frozen partition is answered later, out of order.
 type answerer struct {
+	decider Decider
+	stream  grpc.BidiStreamingServer[peerv1.Question, peerv1.Reply]
+	sending sync.Mutex     // held while sending
+	waiting sync.WaitGroup // for frozen partitions
+
 	takes []bucket.Take
 	outs  []bucket.Outcome
 	at    []int        // of the check that a take is for
 	limit bucket.Limit // of the last check
 }
 
-func (a *answerer) answer(ctx context.Context, d Decider, checks []*peerv1.Check) []*peerv1.Outcome {
+func (a *answerer) answer(ctx context.Context, checks []*peerv1.Check) error {
 	a.takes, a.at = a.takes[:0], a.at[:0]
 	outcomes := make([]*peerv1.Outcome, len(checks))
 	for i, c := range checks {
@@ -132,9 +151,49 @@ func (a *answerer) answer(ctx context.Context, d Decider, checks []*peerv1.Check
 		a.takes, a.at = append(a.takes, take), append(a.at, i)
 	}
 	a.outs = append(a.outs[:0], make([]bucket.Outcome, len(a.takes))...)
-	d.Take(ctx, a.takes, a.outs)
+	a.decider.Take(ctx, a.takes, a.outs)
+	var late later
 	for i, at := range a.at {
+		if errors.Is(a.outs[i].Err, bucket.ErrFrozen) {
+			late.add(checks[at], a.takes[i])
+			continue
+		}
 		outcomes[at] = outcomeToWire(checks[at].Seq, &a.outs[i])
 	}
-	return outcomes
+	if len(late.takes) > 0 {
+		outcomes = slices.DeleteFunc(outcomes, func(o *peerv1.Outcome) bool { return o == nil })
+		a.waiting.Go(func() { a.answerLater(ctx, &late) })
+	}
+	return a.send(outcomes)
+}
+
+func (a *answerer) send(outcomes []*peerv1.Outcome) error {
+	a.sending.Lock()
+	defer a.sending.Unlock()
+	return a.stream.Send(&peerv1.Reply{Kind: &peerv1.Reply_Outcomes{Outcomes: &peerv1.Outcomes{Outcomes: outcomes}}})
+}
+
+// A later is the checks of a message that wait.
+type later struct {
+	seqs   []uint64
+	takes  []bucket.Take
+	budget time.Duration // the longest
+}
+
+func (l *later) add(c *peerv1.Check, t bucket.Take) {
+	l.seqs, l.takes = append(l.seqs, c.Seq), append(l.takes, t)
+	l.budget = max(l.budget, time.Duration(c.BudgetUs)*time.Microsecond)
+}
+
+func (a *answerer) answerLater(ctx context.Context, l *later) {
+	ctx, cancel := context.WithTimeout(ctx, l.budget)
+	defer cancel()
+	outs := make([]bucket.Outcome, len(l.takes))
+	a.decider.Later(ctx, l.takes, outs)
+	outcomes := make([]*peerv1.Outcome, len(outs))
+	for i := range outs {
+		outcomes[i] = outcomeToWire(l.seqs[i], &outs[i])
+	}
+	// If that fails the stream has ended, and its reader knows.
+	_ = a.send(outcomes)
 }

@@ -11,10 +11,12 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
+	"github.com/tokenring/tokenring/node"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 )
 
@@ -43,6 +45,9 @@ func fromWire(c *peerv1.Check, before bucket.Limit) (bucket.Take, error) {
 }
 
 func outcomeToWire(seq uint64, o *bucket.Outcome) *peerv1.Outcome {
+	if moved, ok := errors.AsType[*node.MovedError](o.Err); ok {
+		return &peerv1.Outcome{Seq: seq, Error: moved.Error(), Moved: epochToWire(moved.To)}
+	}
 	if o.Err != nil {
 		return &peerv1.Outcome{Seq: seq, Error: o.Err.Error()}
 	}
@@ -58,6 +63,9 @@ type undecidedError string
 func (e undecidedError) Error() string { return "undecided: " + string(e) }
 
 func outcomeFromWire(o *peerv1.Outcome) bucket.Outcome {
+	if o.Moved != nil {
+		return bucket.Outcome{Err: &node.MovedError{To: epochFromWire(o.Moved)}}
+	}
 	if o.Error != "" {
 		return bucket.Outcome{Err: undecidedError(o.Error)}
 	}

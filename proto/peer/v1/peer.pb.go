@@ -456,14 +456,16 @@ func (x *Outcomes) GetOutcomes() []*Outcome {
 }
 
 type Outcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Allowed       bool                   `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	Burst         uint64                 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`                                       // tokens, of the limit that decided
-	Remaining     uint64                 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`                               // tokens
-	RetryAfterNs  int64                  `protobuf:"zigzag64,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"` // -1 is never
-	ResetAfterNs  int64                  `protobuf:"zigzag64,6,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"` // -1 is never
-	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`                                        // why nothing was decided and nothing charged
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Seq          uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Allowed      bool                   `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Burst        uint64                 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`                                       // tokens, of the limit that decided
+	Remaining    uint64                 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`                               // tokens
+	RetryAfterNs int64                  `protobuf:"zigzag64,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"` // -1 is never
+	ResetAfterNs int64                  `protobuf:"zigzag64,6,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"` // -1 is never
+	Error        string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`                                        // why nothing was decided and nothing charged
+	// The asked does not hold the partition; this is the newest epoch that it has heard of.
+	Moved         *Epoch `protobuf:"bytes,8,opt,name=moved,proto3" json:"moved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,6 +549,1214 @@ func (x *Outcome) GetError() string {
 	return ""
 }
 
+func (x *Outcome) GetMoved() *Epoch {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
+type Note struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*Note_Hello
+	//	*Note_Greeting
+	//	*Note_Announce
+	//	*Note_Beat
+	//	*Note_Goodbye
+	//	*Note_Handover
+	//	*Note_Accepted
+	//	*Note_Refused
+	//	*Note_Ask
+	//	*Note_Answer
+	//	*Note_Fetch
+	//	*Note_Drop
+	//	*Note_Chunks
+	Kind          isNote_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Note) Reset() {
+	*x = Note{}
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Note) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Note) ProtoMessage() {}
+
+func (x *Note) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Note.ProtoReflect.Descriptor instead.
+func (*Note) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Note) GetKind() isNote_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Note) GetHello() *Hello {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetGreeting() *Greeting {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Greeting); ok {
+			return x.Greeting
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetAnnounce() *Announce {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Announce); ok {
+			return x.Announce
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetBeat() *Beat {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Beat); ok {
+			return x.Beat
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetGoodbye() *Goodbye {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Goodbye); ok {
+			return x.Goodbye
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetHandover() *Handover {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Handover); ok {
+			return x.Handover
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetAccepted() *Holdings {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Accepted); ok {
+			return x.Accepted
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetRefused() *Holdings {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Refused); ok {
+			return x.Refused
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetAsk() *Ask {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Ask); ok {
+			return x.Ask
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetAnswer() *Answer {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetFetch() *Fetch {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Fetch); ok {
+			return x.Fetch
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetDrop() *Holdings {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Drop); ok {
+			return x.Drop
+		}
+	}
+	return nil
+}
+
+func (x *Note) GetChunks() *Chunks {
+	if x != nil {
+		if x, ok := x.Kind.(*Note_Chunks); ok {
+			return x.Chunks
+		}
+	}
+	return nil
+}
+
+type isNote_Kind interface {
+	isNote_Kind()
+}
+
+type Note_Hello struct {
+	Hello *Hello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"` // the first on a stream, and no other
+}
+
+type Note_Greeting struct {
+	Greeting *Greeting `protobuf:"bytes,2,opt,name=greeting,proto3,oneof"`
+}
+
+type Note_Announce struct {
+	Announce *Announce `protobuf:"bytes,3,opt,name=announce,proto3,oneof"`
+}
+
+type Note_Beat struct {
+	Beat *Beat `protobuf:"bytes,4,opt,name=beat,proto3,oneof"`
+}
+
+type Note_Goodbye struct {
+	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
+}
+
+type Note_Handover struct {
+	Handover *Handover `protobuf:"bytes,6,opt,name=handover,proto3,oneof"`
+}
+
+type Note_Accepted struct {
+	Accepted *Holdings `protobuf:"bytes,7,opt,name=accepted,proto3,oneof"`
+}
+
+type Note_Refused struct {
+	Refused *Holdings `protobuf:"bytes,8,opt,name=refused,proto3,oneof"`
+}
+
+type Note_Ask struct {
+	Ask *Ask `protobuf:"bytes,9,opt,name=ask,proto3,oneof"`
+}
+
+type Note_Answer struct {
+	Answer *Answer `protobuf:"bytes,10,opt,name=answer,proto3,oneof"`
+}
+
+type Note_Fetch struct {
+	Fetch *Fetch `protobuf:"bytes,11,opt,name=fetch,proto3,oneof"`
+}
+
+type Note_Drop struct {
+	Drop *Holdings `protobuf:"bytes,12,opt,name=drop,proto3,oneof"`
+}
+
+type Note_Chunks struct {
+	Chunks *Chunks `protobuf:"bytes,13,opt,name=chunks,proto3,oneof"`
+}
+
+func (*Note_Hello) isNote_Kind() {}
+
+func (*Note_Greeting) isNote_Kind() {}
+
+func (*Note_Announce) isNote_Kind() {}
+
+func (*Note_Beat) isNote_Kind() {}
+
+func (*Note_Goodbye) isNote_Kind() {}
+
+func (*Note_Handover) isNote_Kind() {}
+
+func (*Note_Accepted) isNote_Kind() {}
+
+func (*Note_Refused) isNote_Kind() {}
+
+func (*Note_Ask) isNote_Kind() {}
+
+func (*Note_Answer) isNote_Kind() {}
+
+func (*Note_Fetch) isNote_Kind() {}
+
+func (*Note_Drop) isNote_Kind() {}
+
+func (*Note_Chunks) isNote_Kind() {}
+
+type Heard struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`  // in the first
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // notes dealt with since the hello
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heard) Reset() {
+	*x = Heard{}
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heard) ProtoMessage() {}
+
+func (x *Heard) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heard.ProtoReflect.Descriptor instead.
+func (*Heard) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Heard) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *Heard) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type Epoch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Counter       uint64                 `protobuf:"varint,1,opt,name=counter,proto3" json:"counter,omitempty"`
+	Boot          uint64                 `protobuf:"fixed64,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Epoch) Reset() {
+	*x = Epoch{}
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Epoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Epoch) ProtoMessage() {}
+
+func (x *Epoch) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
+func (*Epoch) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Epoch) GetCounter() uint64 {
+	if x != nil {
+		return x.Counter
+	}
+	return 0
+}
+
+func (x *Epoch) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+type Member struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          uint64                 `protobuf:"fixed64,1,opt,name=boot,proto3" json:"boot,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Addr          string                 `protobuf:"bytes,3,opt,name=addr,proto3" json:"addr,omitempty"`
+	State         uint32                 `protobuf:"varint,4,opt,name=state,proto3" json:"state,omitempty"` // 0 joining, 1 active, 2 leaving, 3 left
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Member) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *Member) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Member) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
+func (x *Member) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+// Holdings are partitions with an epoch each, as columns of one length. Boots are told by
+// their position in a table, since there are few.
+type Holdings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partitions    []uint32               `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Counters      []uint64               `protobuf:"varint,2,rep,packed,name=counters,proto3" json:"counters,omitempty"`
+	Boots         []uint32               `protobuf:"varint,3,rep,packed,name=boots,proto3" json:"boots,omitempty"` // positions in table
+	Table         []uint64               `protobuf:"fixed64,4,rep,packed,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holdings) Reset() {
+	*x = Holdings{}
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holdings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holdings) ProtoMessage() {}
+
+func (x *Holdings) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
+func (*Holdings) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Holdings) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *Holdings) GetCounters() []uint64 {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *Holdings) GetBoots() []uint32 {
+	if x != nil {
+		return x.Boots
+	}
+	return nil
+}
+
+func (x *Holdings) GetTable() []uint64 {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+type Greeting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Held          *Holdings              `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
+	Last          *Holdings              `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"` // of those that anybody has ever held
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Greeting) Reset() {
+	*x = Greeting{}
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Greeting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Greeting) ProtoMessage() {}
+
+func (x *Greeting) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Greeting.ProtoReflect.Descriptor instead.
+func (*Greeting) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Greeting) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Greeting) GetHeld() *Holdings {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Greeting) GetLast() *Holdings {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+type Announce struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Held          *Holdings              `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Announce) Reset() {
+	*x = Announce{}
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Announce) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Announce) ProtoMessage() {}
+
+func (x *Announce) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Announce.ProtoReflect.Descriptor instead.
+func (*Announce) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Announce) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Announce) GetHeld() *Holdings {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+type Beat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Beat) Reset() {
+	*x = Beat{}
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Beat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Beat) ProtoMessage() {}
+
+func (x *Beat) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Beat.ProtoReflect.Descriptor instead.
+func (*Beat) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+}
+
+type Goodbye struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Goodbye) Reset() {
+	*x = Goodbye{}
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Goodbye) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Goodbye) ProtoMessage() {}
+
+func (x *Goodbye) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
+func (*Goodbye) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+type Handover struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Parts         *Holdings              `protobuf:"bytes,2,opt,name=parts,proto3" json:"parts,omitempty"`
+	From          *Holdings              `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"` // the same partitions, in the epochs of the sender
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handover) Reset() {
+	*x = Handover{}
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handover) ProtoMessage() {}
+
+func (x *Handover) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handover.ProtoReflect.Descriptor instead.
+func (*Handover) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Handover) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Handover) GetParts() *Holdings {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *Handover) GetFrom() *Holdings {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+type Ask struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         uint64                 `protobuf:"varint,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	Parts         *Holdings              `protobuf:"bytes,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ask) Reset() {
+	*x = Ask{}
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ask) ProtoMessage() {}
+
+func (x *Ask) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ask.ProtoReflect.Descriptor instead.
+func (*Ask) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Ask) GetClaim() uint64 {
+	if x != nil {
+		return x.Claim
+	}
+	return 0
+}
+
+func (x *Ask) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Ask) GetParts() *Holdings {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+type Answer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         uint64                 `protobuf:"varint,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	Last          *Holdings              `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
+	Yes           []bool                 `protobuf:"varint,4,rep,packed,name=yes,proto3" json:"yes,omitempty"` // columns of the same length
+	Complete      []bool                 `protobuf:"varint,5,rep,packed,name=complete,proto3" json:"complete,omitempty"`
+	Seqs          []uint64               `protobuf:"varint,6,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	Copies        *Holdings              `protobuf:"bytes,7,opt,name=copies,proto3" json:"copies,omitempty"` // the same partitions, in the epochs that their copies are of
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Answer) GetClaim() uint64 {
+	if x != nil {
+		return x.Claim
+	}
+	return 0
+}
+
+func (x *Answer) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Answer) GetLast() *Holdings {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+func (x *Answer) GetYes() []bool {
+	if x != nil {
+		return x.Yes
+	}
+	return nil
+}
+
+func (x *Answer) GetComplete() []bool {
+	if x != nil {
+		return x.Complete
+	}
+	return nil
+}
+
+func (x *Answer) GetSeqs() []uint64 {
+	if x != nil {
+		return x.Seqs
+	}
+	return nil
+}
+
+func (x *Answer) GetCopies() *Holdings {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+type Fetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         uint64                 `protobuf:"varint,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	Partitions    []uint32               `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fetch) Reset() {
+	*x = Fetch{}
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetch) ProtoMessage() {}
+
+func (x *Fetch) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
+func (*Fetch) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Fetch) GetClaim() uint64 {
+	if x != nil {
+		return x.Claim
+	}
+	return 0
+}
+
+func (x *Fetch) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+type Chunks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*Chunk               `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chunks) Reset() {
+	*x = Chunks{}
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chunks) ProtoMessage() {}
+
+func (x *Chunks) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chunks.ProtoReflect.Descriptor instead.
+func (*Chunks) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Chunks) GetChunks() []*Chunk {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+// Chunk is some buckets of one partition, as columns.
+type Chunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"` // 0 a copy, 1 a copy that a claim asked for, 2 to be merged
+	Partition     uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Epoch         *Epoch                 `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Start         bool                   `protobuf:"varint,5,opt,name=start,proto3" json:"start,omitempty"`
+	End           bool                   `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"`
+	Number        uint64                 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`
+	Rules         []*Rule                `protobuf:"bytes,8,rep,name=rules,proto3" json:"rules,omitempty"`
+	Keys          [][]byte               `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
+	By            []uint32               `protobuf:"varint,10,rep,packed,name=by,proto3" json:"by,omitempty"`             // of each bucket, the position of its rule
+	Deficits      []uint64               `protobuf:"varint,11,rep,packed,name=deficits,proto3" json:"deficits,omitempty"` // units
+	Gone          []uint32               `protobuf:"varint,12,rep,packed,name=gone,proto3" json:"gone,omitempty"`         // positions of the buckets that were dropped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chunk) Reset() {
+	*x = Chunk{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chunk) ProtoMessage() {}
+
+func (x *Chunk) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
+func (*Chunk) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Chunk) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *Chunk) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Chunk) GetEpoch() *Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *Chunk) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Chunk) GetStart() bool {
+	if x != nil {
+		return x.Start
+	}
+	return false
+}
+
+func (x *Chunk) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+func (x *Chunk) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Chunk) GetRules() []*Rule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Chunk) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Chunk) GetBy() []uint32 {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Chunk) GetDeficits() []uint64 {
+	if x != nil {
+		return x.Deficits
+	}
+	return nil
+}
+
+func (x *Chunk) GetGone() []uint32 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+type Rule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Tokens        uint64                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"` // that come back in per
+	Per           uint64                 `protobuf:"varint,3,opt,name=per,proto3" json:"per,omitempty"`       // nanoseconds
+	Burst         uint64                 `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`   // tokens
+	Version       uint64                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rule) Reset() {
+	*x = Rule{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rule) ProtoMessage() {}
+
+func (x *Rule) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rule.ProtoReflect.Descriptor instead.
+func (*Rule) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Rule) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *Rule) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Rule) GetPer() uint64 {
+	if x != nil {
+		return x.Per
+	}
+	return 0
+}
+
+func (x *Rule) GetBurst() uint64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Rule) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
@@ -579,7 +1789,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06charge\x18\n" +
 	" \x01(\bR\x06charge\"B\n" +
 	"\bOutcomes\x126\n" +
-	"\boutcomes\x18\x01 \x03(\v2\x1a.tokenring.peer.v1.OutcomeR\boutcomes\"\xcb\x01\n" +
+	"\boutcomes\x18\x01 \x03(\v2\x1a.tokenring.peer.v1.OutcomeR\boutcomes\"\xfb\x01\n" +
 	"\aOutcome\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\bR\aallowed\x12\x14\n" +
@@ -587,9 +1797,97 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tremaining\x18\x04 \x01(\x04R\tremaining\x12$\n" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x12R\fretryAfterNs\x12$\n" +
 	"\x0ereset_after_ns\x18\x06 \x01(\x12R\fresetAfterNs\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error2H\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12.\n" +
+	"\x05moved\x18\b \x01(\v2\x18.tokenring.peer.v1.EpochR\x05moved\"\xc7\x05\n" +
+	"\x04Note\x120\n" +
+	"\x05hello\x18\x01 \x01(\v2\x18.tokenring.peer.v1.HelloH\x00R\x05hello\x129\n" +
+	"\bgreeting\x18\x02 \x01(\v2\x1b.tokenring.peer.v1.GreetingH\x00R\bgreeting\x129\n" +
+	"\bannounce\x18\x03 \x01(\v2\x1b.tokenring.peer.v1.AnnounceH\x00R\bannounce\x12-\n" +
+	"\x04beat\x18\x04 \x01(\v2\x17.tokenring.peer.v1.BeatH\x00R\x04beat\x126\n" +
+	"\agoodbye\x18\x05 \x01(\v2\x1a.tokenring.peer.v1.GoodbyeH\x00R\agoodbye\x129\n" +
+	"\bhandover\x18\x06 \x01(\v2\x1b.tokenring.peer.v1.HandoverH\x00R\bhandover\x129\n" +
+	"\baccepted\x18\a \x01(\v2\x1b.tokenring.peer.v1.HoldingsH\x00R\baccepted\x127\n" +
+	"\arefused\x18\b \x01(\v2\x1b.tokenring.peer.v1.HoldingsH\x00R\arefused\x12*\n" +
+	"\x03ask\x18\t \x01(\v2\x16.tokenring.peer.v1.AskH\x00R\x03ask\x123\n" +
+	"\x06answer\x18\n" +
+	" \x01(\v2\x19.tokenring.peer.v1.AnswerH\x00R\x06answer\x120\n" +
+	"\x05fetch\x18\v \x01(\v2\x18.tokenring.peer.v1.FetchH\x00R\x05fetch\x121\n" +
+	"\x04drop\x18\f \x01(\v2\x1b.tokenring.peer.v1.HoldingsH\x00R\x04drop\x123\n" +
+	"\x06chunks\x18\r \x01(\v2\x19.tokenring.peer.v1.ChunksH\x00R\x06chunksB\x06\n" +
+	"\x04kind\"M\n" +
+	"\x05Heard\x12.\n" +
+	"\x05hello\x18\x01 \x01(\v2\x18.tokenring.peer.v1.HelloR\x05hello\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"5\n" +
+	"\x05Epoch\x12\x18\n" +
+	"\acounter\x18\x01 \x01(\x04R\acounter\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\x06R\x04boot\"V\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\x06R\x04boot\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04addr\x18\x03 \x01(\tR\x04addr\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\rR\x05state\"r\n" +
+	"\bHoldings\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\rR\n" +
+	"partitions\x12\x1a\n" +
+	"\bcounters\x18\x02 \x03(\x04R\bcounters\x12\x14\n" +
+	"\x05boots\x18\x03 \x03(\rR\x05boots\x12\x14\n" +
+	"\x05table\x18\x04 \x03(\x06R\x05table\"\xa1\x01\n" +
+	"\bGreeting\x123\n" +
+	"\amembers\x18\x01 \x03(\v2\x19.tokenring.peer.v1.MemberR\amembers\x12/\n" +
+	"\x04held\x18\x02 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x04held\x12/\n" +
+	"\x04last\x18\x03 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x04last\"p\n" +
+	"\bAnnounce\x123\n" +
+	"\amembers\x18\x01 \x03(\v2\x19.tokenring.peer.v1.MemberR\amembers\x12/\n" +
+	"\x04held\x18\x02 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x04held\"\x06\n" +
+	"\x04Beat\"\t\n" +
+	"\aGoodbye\"\xa3\x01\n" +
+	"\bHandover\x123\n" +
+	"\amembers\x18\x01 \x03(\v2\x19.tokenring.peer.v1.MemberR\amembers\x121\n" +
+	"\x05parts\x18\x02 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x05parts\x12/\n" +
+	"\x04from\x18\x03 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x04from\"\x83\x01\n" +
+	"\x03Ask\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\x04R\x05claim\x123\n" +
+	"\amembers\x18\x02 \x03(\v2\x19.tokenring.peer.v1.MemberR\amembers\x121\n" +
+	"\x05parts\x18\x03 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x05parts\"\xfb\x01\n" +
+	"\x06Answer\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\x04R\x05claim\x123\n" +
+	"\amembers\x18\x02 \x03(\v2\x19.tokenring.peer.v1.MemberR\amembers\x12/\n" +
+	"\x04last\x18\x03 \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x04last\x12\x10\n" +
+	"\x03yes\x18\x04 \x03(\bR\x03yes\x12\x1a\n" +
+	"\bcomplete\x18\x05 \x03(\bR\bcomplete\x12\x12\n" +
+	"\x04seqs\x18\x06 \x03(\x04R\x04seqs\x123\n" +
+	"\x06copies\x18\a \x01(\v2\x1b.tokenring.peer.v1.HoldingsR\x06copies\"=\n" +
+	"\x05Fetch\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\x04R\x05claim\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\rR\n" +
+	"partitions\":\n" +
+	"\x06Chunks\x120\n" +
+	"\x06chunks\x18\x01 \x03(\v2\x18.tokenring.peer.v1.ChunkR\x06chunks\"\xbe\x02\n" +
+	"\x05Chunk\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12.\n" +
+	"\x05epoch\x18\x03 \x01(\v2\x18.tokenring.peer.v1.EpochR\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x14\n" +
+	"\x05start\x18\x05 \x01(\bR\x05start\x12\x10\n" +
+	"\x03end\x18\x06 \x01(\bR\x03end\x12\x16\n" +
+	"\x06number\x18\a \x01(\x04R\x06number\x12-\n" +
+	"\x05rules\x18\b \x03(\v2\x17.tokenring.peer.v1.RuleR\x05rules\x12\x12\n" +
+	"\x04keys\x18\t \x03(\fR\x04keys\x12\x0e\n" +
+	"\x02by\x18\n" +
+	" \x03(\rR\x02by\x12\x1a\n" +
+	"\bdeficits\x18\v \x03(\x04R\bdeficits\x12\x12\n" +
+	"\x04gone\x18\f \x03(\rR\x04gone\"v\n" +
+	"\x04Rule\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\x04R\x06tokens\x12\x10\n" +
+	"\x03per\x18\x03 \x01(\x04R\x03per\x12\x14\n" +
+	"\x05burst\x18\x04 \x01(\x04R\x05burst\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion2\x87\x01\n" +
 	"\x04Peer\x12@\n" +
-	"\x03Ask\x12\x1b.tokenring.peer.v1.Question\x1a\x18.tokenring.peer.v1.Reply(\x010\x01B5Z3github.com/tokenring/tokenring/proto/peer/v1;peerv1b\x06proto3"
+	"\x03Ask\x12\x1b.tokenring.peer.v1.Question\x1a\x18.tokenring.peer.v1.Reply(\x010\x01\x12=\n" +
+	"\x04Tell\x12\x17.tokenring.peer.v1.Note\x1a\x18.tokenring.peer.v1.Heard(\x010\x01B5Z3github.com/tokenring/tokenring/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -603,7 +1901,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*Question)(nil), // 0: tokenring.peer.v1.Question
 	(*Reply)(nil),    // 1: tokenring.peer.v1.Reply
@@ -612,21 +1910,70 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*Check)(nil),    // 4: tokenring.peer.v1.Check
 	(*Outcomes)(nil), // 5: tokenring.peer.v1.Outcomes
 	(*Outcome)(nil),  // 6: tokenring.peer.v1.Outcome
+	(*Note)(nil),     // 7: tokenring.peer.v1.Note
+	(*Heard)(nil),    // 8: tokenring.peer.v1.Heard
+	(*Epoch)(nil),    // 9: tokenring.peer.v1.Epoch
+	(*Member)(nil),   // 10: tokenring.peer.v1.Member
+	(*Holdings)(nil), // 11: tokenring.peer.v1.Holdings
+	(*Greeting)(nil), // 12: tokenring.peer.v1.Greeting
+	(*Announce)(nil), // 13: tokenring.peer.v1.Announce
+	(*Beat)(nil),     // 14: tokenring.peer.v1.Beat
+	(*Goodbye)(nil),  // 15: tokenring.peer.v1.Goodbye
+	(*Handover)(nil), // 16: tokenring.peer.v1.Handover
+	(*Ask)(nil),      // 17: tokenring.peer.v1.Ask
+	(*Answer)(nil),   // 18: tokenring.peer.v1.Answer
+	(*Fetch)(nil),    // 19: tokenring.peer.v1.Fetch
+	(*Chunks)(nil),   // 20: tokenring.peer.v1.Chunks
+	(*Chunk)(nil),    // 21: tokenring.peer.v1.Chunk
+	(*Rule)(nil),     // 22: tokenring.peer.v1.Rule
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
-	2, // 0: tokenring.peer.v1.Question.hello:type_name -> tokenring.peer.v1.Hello
-	3, // 1: tokenring.peer.v1.Question.checks:type_name -> tokenring.peer.v1.Checks
-	2, // 2: tokenring.peer.v1.Reply.hello:type_name -> tokenring.peer.v1.Hello
-	5, // 3: tokenring.peer.v1.Reply.outcomes:type_name -> tokenring.peer.v1.Outcomes
-	4, // 4: tokenring.peer.v1.Checks.checks:type_name -> tokenring.peer.v1.Check
-	6, // 5: tokenring.peer.v1.Outcomes.outcomes:type_name -> tokenring.peer.v1.Outcome
-	0, // 6: tokenring.peer.v1.Peer.Ask:input_type -> tokenring.peer.v1.Question
-	1, // 7: tokenring.peer.v1.Peer.Ask:output_type -> tokenring.peer.v1.Reply
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2,  // 0: tokenring.peer.v1.Question.hello:type_name -> tokenring.peer.v1.Hello
+	3,  // 1: tokenring.peer.v1.Question.checks:type_name -> tokenring.peer.v1.Checks
+	2,  // 2: tokenring.peer.v1.Reply.hello:type_name -> tokenring.peer.v1.Hello
+	5,  // 3: tokenring.peer.v1.Reply.outcomes:type_name -> tokenring.peer.v1.Outcomes
+	4,  // 4: tokenring.peer.v1.Checks.checks:type_name -> tokenring.peer.v1.Check
+	6,  // 5: tokenring.peer.v1.Outcomes.outcomes:type_name -> tokenring.peer.v1.Outcome
+	9,  // 6: tokenring.peer.v1.Outcome.moved:type_name -> tokenring.peer.v1.Epoch
+	2,  // 7: tokenring.peer.v1.Note.hello:type_name -> tokenring.peer.v1.Hello
+	12, // 8: tokenring.peer.v1.Note.greeting:type_name -> tokenring.peer.v1.Greeting
+	13, // 9: tokenring.peer.v1.Note.announce:type_name -> tokenring.peer.v1.Announce
+	14, // 10: tokenring.peer.v1.Note.beat:type_name -> tokenring.peer.v1.Beat
+	15, // 11: tokenring.peer.v1.Note.goodbye:type_name -> tokenring.peer.v1.Goodbye
+	16, // 12: tokenring.peer.v1.Note.handover:type_name -> tokenring.peer.v1.Handover
+	11, // 13: tokenring.peer.v1.Note.accepted:type_name -> tokenring.peer.v1.Holdings
+	11, // 14: tokenring.peer.v1.Note.refused:type_name -> tokenring.peer.v1.Holdings
+	17, // 15: tokenring.peer.v1.Note.ask:type_name -> tokenring.peer.v1.Ask
+	18, // 16: tokenring.peer.v1.Note.answer:type_name -> tokenring.peer.v1.Answer
+	19, // 17: tokenring.peer.v1.Note.fetch:type_name -> tokenring.peer.v1.Fetch
+	11, // 18: tokenring.peer.v1.Note.drop:type_name -> tokenring.peer.v1.Holdings
+	20, // 19: tokenring.peer.v1.Note.chunks:type_name -> tokenring.peer.v1.Chunks
+	2,  // 20: tokenring.peer.v1.Heard.hello:type_name -> tokenring.peer.v1.Hello
+	10, // 21: tokenring.peer.v1.Greeting.members:type_name -> tokenring.peer.v1.Member
+	11, // 22: tokenring.peer.v1.Greeting.held:type_name -> tokenring.peer.v1.Holdings
+	11, // 23: tokenring.peer.v1.Greeting.last:type_name -> tokenring.peer.v1.Holdings
+	10, // 24: tokenring.peer.v1.Announce.members:type_name -> tokenring.peer.v1.Member
+	11, // 25: tokenring.peer.v1.Announce.held:type_name -> tokenring.peer.v1.Holdings
+	10, // 26: tokenring.peer.v1.Handover.members:type_name -> tokenring.peer.v1.Member
+	11, // 27: tokenring.peer.v1.Handover.parts:type_name -> tokenring.peer.v1.Holdings
+	11, // 28: tokenring.peer.v1.Handover.from:type_name -> tokenring.peer.v1.Holdings
+	10, // 29: tokenring.peer.v1.Ask.members:type_name -> tokenring.peer.v1.Member
+	11, // 30: tokenring.peer.v1.Ask.parts:type_name -> tokenring.peer.v1.Holdings
+	10, // 31: tokenring.peer.v1.Answer.members:type_name -> tokenring.peer.v1.Member
+	11, // 32: tokenring.peer.v1.Answer.last:type_name -> tokenring.peer.v1.Holdings
+	11, // 33: tokenring.peer.v1.Answer.copies:type_name -> tokenring.peer.v1.Holdings
+	21, // 34: tokenring.peer.v1.Chunks.chunks:type_name -> tokenring.peer.v1.Chunk
+	9,  // 35: tokenring.peer.v1.Chunk.epoch:type_name -> tokenring.peer.v1.Epoch
+	22, // 36: tokenring.peer.v1.Chunk.rules:type_name -> tokenring.peer.v1.Rule
+	0,  // 37: tokenring.peer.v1.Peer.Ask:input_type -> tokenring.peer.v1.Question
+	7,  // 38: tokenring.peer.v1.Peer.Tell:input_type -> tokenring.peer.v1.Note
+	1,  // 39: tokenring.peer.v1.Peer.Ask:output_type -> tokenring.peer.v1.Reply
+	8,  // 40: tokenring.peer.v1.Peer.Tell:output_type -> tokenring.peer.v1.Heard
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -642,13 +1989,28 @@ func file_peer_v1_peer_proto_init() {
 		(*Reply_Hello)(nil),
 		(*Reply_Outcomes)(nil),
 	}
+	file_peer_v1_peer_proto_msgTypes[7].OneofWrappers = []any{
+		(*Note_Hello)(nil),
+		(*Note_Greeting)(nil),
+		(*Note_Announce)(nil),
+		(*Note_Beat)(nil),
+		(*Note_Goodbye)(nil),
+		(*Note_Handover)(nil),
+		(*Note_Accepted)(nil),
+		(*Note_Refused)(nil),
+		(*Note_Ask)(nil),
+		(*Note_Answer)(nil),
+		(*Note_Fetch)(nil),
+		(*Note_Drop)(nil),
+		(*Note_Chunks)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,7 +22,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Ask_FullMethodName = "/tokenring.peer.v1.Peer/Ask"
+	Peer_Ask_FullMethodName  = "/tokenring.peer.v1.Peer/Ask"
+	Peer_Tell_FullMethodName = "/tokenring.peer.v1.Peer/Tell"
 )
 
 // PeerClient is the client API for Peer service.
@@ -33,6 +34,9 @@ type PeerClient interface {
 	// the asker and one in answer, and then carries checks in one direction and outcomes
 	// in the other. Each check gets one outcome, in any order.
 	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Question, Reply], error)
+	// Tell is the other one: what the caller has to tell, in order. It opens with a hello
+	// from both sides; after that the answers say how many notes have been dealt with.
+	Tell(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Note, Heard], error)
 }
 
 type peerClient struct {
@@ -56,6 +60,19 @@ func (c *peerClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.Bid
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_AskClient = grpc.BidiStreamingClient[Question, Reply]
 
+func (c *peerClient) Tell(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Note, Heard], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[1], Peer_Tell_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Note, Heard]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_TellClient = grpc.BidiStreamingClient[Note, Heard]
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -64,6 +81,9 @@ type PeerServer interface {
 	// the asker and one in answer, and then carries checks in one direction and outcomes
 	// in the other. Each check gets one outcome, in any order.
 	Ask(grpc.BidiStreamingServer[Question, Reply]) error
+	// Tell is the other one: what the caller has to tell, in order. It opens with a hello
+	// from both sides; after that the answers say how many notes have been dealt with.
+	Tell(grpc.BidiStreamingServer[Note, Heard]) error
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -76,6 +96,9 @@ type UnimplementedPeerServer struct{}
 
 func (UnimplementedPeerServer) Ask(grpc.BidiStreamingServer[Question, Reply]) error {
 	return status.Error(codes.Unimplemented, "method Ask not implemented")
+}
+func (UnimplementedPeerServer) Tell(grpc.BidiStreamingServer[Note, Heard]) error {
+	return status.Error(codes.Unimplemented, "method Tell not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -105,6 +128,13 @@ func _Peer_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_AskServer = grpc.BidiStreamingServer[Question, Reply]
 
+func _Peer_Tell_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServer).Tell(&grpc.GenericServerStream[Note, Heard]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_TellServer = grpc.BidiStreamingServer[Note, Heard]
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -116,6 +146,12 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Ask",
 			Handler:       _Peer_Ask_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Tell",
+			Handler:       _Peer_Tell_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
