@@ -55,7 +55,7 @@ func (s *Store) installNew(sh *shard, st *State, hash uint32) bool {
 		return sh.role == copied
 	}
 	sh.insert(held{
-		id: st.Name + "\x00" + st.Key, hash: hash, pass: sh.pass,
+		id: st.Name + "\x00" + st.Key, hash: hash,
 		rule: unique.Make(rule{st.Limit, st.Version}), level: st.level(s.now()),
 	})
 	return true

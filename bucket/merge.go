@@ -21,8 +21,8 @@ func (s *Store) Snapshot(partition int) *Base {
 	return base
 }
 
-// Merge folds another history of the same buckets into a partition that is held or
-// frozen. With all of them refilled to now, a bucket then lacks what either history spent
+// Merge folds another history of the same buckets into a partition, whatever its role. With
+// all of them refilled to now, a bucket then lacks what either history spent
 // beyond the base, and the base: max(a, b, a+b-base), two capacities at the most. Without
 // a base it is taken as full.
 func (s *Store) Merge(partition int, states []State, base *Base) {

@@ -46,22 +46,7 @@ func (s *Store) setRole(partition int, r role) {
 	} else if sh.role != frozen && r == frozen {
 		s.frozen.Add(1)
 	}
-	if sh.role != r && sh.changed != nil {
-		close(sh.changed)
-		sh.changed = nil
-	}
 	sh.role = r
-}
-
-// Changed returns a channel that is closed when the partition changes its role.
-func (s *Store) Changed(partition int) <-chan struct{} {
-	sh := &s.shards[partition]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.changed == nil {
-		sh.changed = make(chan struct{})
-	}
-	return sh.changed
 }
 
 // Tick says that this process runs. Without a tick for MaxGap nothing is decided, since

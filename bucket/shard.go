@@ -71,11 +71,10 @@ type shard struct {
 	slots []slot     // a power of two long, at most three quarters used
 	held  []held
 
-	role    role
-	pass    uint8         // of a copy, the present one
-	changed chan struct{} // closed when the role changes; nil if nobody waits
-	seq     uint64        // of the last change
-	sinks   [Slots]*sink
+	role  role
+	pass  uint8  // of a copy, the present one
+	seq   uint64 // of the last change
+	sinks [Slots]*sink
 }
 
 // find returns the position of the bucket of (name, key), or -1.
@@ -106,6 +105,7 @@ func (s *shard) insert(b held) {
 		// An eighth at a time: doubling would leave a third of the memory unused.
 		s.move(len(s.held) + len(s.held)/8 + 4)
 	}
+	b.pass = s.pass
 	s.held = append(s.held, b)
 	s.link(b.hash, uint32(len(s.held)))
 }

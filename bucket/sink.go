@@ -34,8 +34,8 @@ func (s *Store) Track(partition, slot int, whole bool) {
 	sh.sinks[slot] = k
 	if whole {
 		k.unseen = len(sh.held)
-		k.pending.Or(k.bit) // even an empty pass has an end to tell of
 	}
+	k.pending.Or(k.bit) // even if nothing lacks, there is a first Seq to tell of
 }
 
 // Untrack ends what Track began.

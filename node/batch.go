@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
+	"github.com/tokenring/tokenring/node/authority"
 	"github.com/tokenring/tokenring/node/limits"
 	"github.com/tokenring/tokenring/ring"
 )
@@ -15,16 +16,18 @@ type batch struct {
 	checks  []Check
 	answers []Answer
 	rules   []*limits.Rule // by check
-	groups  []group        // one for each holder; those beyond its length are spare
+	groups  []group        // one for each node; those beyond its length are spare
 }
 
 // A group is the checks of a batch that one node decides.
 type group struct {
-	holder int
+	to     uint64 // boot of the node, 0 for nobody
 	takes  []bucket.Take
 	outs   []bucket.Outcome
-	index  []int          // of the check that a take is for
-	by     map[int]string // ids of those that decided instead of the holder, by take
+	routes []authority.Route // on which a take was asked last
+	index  []int             // of the check that a take is for
+	by     map[int]string    // ids of those that decided instead, by take
+	lost   map[int]bool      // takes whose answer was lost once
 }
 
 func (b *batch) reset(checks []Check, answers []Answer) {
@@ -43,11 +46,11 @@ func (b *batch) drop() {
 	}
 }
 
-// add puts a take into the group of its holder.
-func (b *batch) add(holder, index int, t bucket.Take) {
+// add puts a take into the group of the node that it goes to.
+func (b *batch) add(r authority.Route, index int, t bucket.Take) {
 	for i := range b.groups {
-		if b.groups[i].holder == holder {
-			b.groups[i].add(index, t)
+		if b.groups[i].to == r.To {
+			b.groups[i].add(r, index, t)
 			return
 		}
 	}
@@ -57,14 +60,36 @@ func (b *batch) add(holder, index int, t bucket.Take) {
 		b.groups = append(b.groups, group{})
 	}
 	g := &b.groups[len(b.groups)-1]
-	*g = group{holder: holder, takes: g.takes[:0], outs: g.outs[:0], index: g.index[:0]}
-	g.add(index, t)
+	g.reset(r.To)
+	g.add(r, index, t)
 }
 
-func (g *group) add(index int, t bucket.Take) {
+func (g *group) reset(to uint64) {
+	*g = group{to: to, takes: g.takes[:0], outs: g.outs[:0], routes: g.routes[:0], index: g.index[:0]}
+}
+
+func (g *group) add(r authority.Route, index int, t bucket.Take) {
 	g.takes = append(g.takes, t)
 	g.outs = append(g.outs, bucket.Outcome{})
+	g.routes = append(g.routes, r)
 	g.index = append(g.index, index)
+}
+
+// adopt takes over the outcomes of takes that were asked again, of a node with that id.
+func (g *group) adopt(again *group, id string) {
+	if g.by == nil {
+		g.by = map[int]string{}
+	}
+	for j, i := range again.index {
+		g.outs[i], g.by[i] = again.outs[j], id
+	}
+}
+
+func (g *group) lose(i int) {
+	if g.lost == nil {
+		g.lost = map[int]bool{}
+	}
+	g.lost[i] = true
 }
 
 // Check decides checks: answers[i] for checks[i], in order for each bucket. It takes no
@@ -72,11 +97,10 @@ func (g *group) add(index int, t bucket.Take) {
 func (n *Node) Check(ctx context.Context, checks []Check, answers []Answer) {
 	b := n.batches.Get().(*batch)
 	b.reset(checks, answers)
-	t := n.table.Load()
 	for i := range checks {
-		n.place(t, b, i)
+		n.place(b, i)
 	}
-	n.decideAll(ctx, t, b)
+	n.decideAll(ctx, b)
 	for i := range answers {
 		n.metrics.count(&answers[i])
 	}
@@ -84,16 +108,16 @@ func (n *Node) Check(ctx context.Context, checks []Check, answers []Answer) {
 	n.batches.Put(b)
 }
 
-// place resolves the limit of a check and puts it into the group of its holder, or
+// place resolves the limit of a check and puts it into the group of where it goes, or
 // answers it, if its limit needs no bucket.
-func (n *Node) place(t *table, b *batch, i int) {
+func (n *Node) place(b *batch, i int) {
 	c, a := &b.checks[i], &b.answers[i]
 	rule, name := n.resolve(c)
 	if rule == nil {
-		*a = Answer{Limit: UnknownLimit, Key: c.Key, Node: t.selfID, Err: &UnknownLimitError{Name: c.Limit}}
+		*a = Answer{Limit: UnknownLimit, Key: c.Key, Node: n.config.ID, Err: &UnknownLimitError{Name: c.Limit}}
 		return
 	}
-	*a = Answer{Limit: rule.Name, Key: c.Key, Node: t.selfID, Unlimited: rule.Unlimited, FillTime: rule.Limit.FillTime()}
+	*a = Answer{Limit: rule.Name, Key: c.Key, Node: n.config.ID, Unlimited: rule.Unlimited, FillTime: rule.Limit.FillTime()}
 	switch {
 	case rule.Unlimited:
 		a.Allowed = true
@@ -105,7 +129,7 @@ func (n *Node) place(t *table, b *batch, i int) {
 	default:
 		b.rules[i] = rule
 		partition := ring.Partition(name, c.Key)
-		b.add(t.holderOf(partition), i, bucket.Take{
+		b.add(n.holders.Route(partition), i, bucket.Take{
 			Partition: partition, Name: name, Key: c.Key,
 			Limit: rule.Limit, Version: rule.Version, Cost: c.Cost,
 		})
@@ -127,34 +151,30 @@ func (n *Node) resolve(c *Check) (rule *limits.Rule, name string) {
 
 // decideAll decides the groups of a batch: those that another node decides at the same
 // time as each other.
-func (n *Node) decideAll(ctx context.Context, t *table, b *batch) {
+func (n *Node) decideAll(ctx context.Context, b *batch) {
 	if len(b.groups) == 1 {
-		n.decide(ctx, t, b, &b.groups[0])
+		n.decide(ctx, b, &b.groups[0])
 		return
 	}
 	var asked sync.WaitGroup
 	for i := range b.groups {
-		if g := &b.groups[i]; !t.isSelf(g.holder) {
-			asked.Go(func() { n.decide(ctx, t, b, g) })
+		if g := &b.groups[i]; g.to != n.config.Boot {
+			asked.Go(func() { n.decide(ctx, b, g) })
 		}
 	}
 	for i := range b.groups {
-		if g := &b.groups[i]; t.isSelf(g.holder) {
-			n.decide(ctx, t, b, g)
+		if g := &b.groups[i]; g.to == n.config.Boot {
+			n.decide(ctx, b, g)
 		}
 	}
 	asked.Wait()
 }
 
 // decide gets a decision for each take of a group and writes the answers.
-func (n *Node) decide(ctx context.Context, t *table, b *batch, g *group) {
+func (n *Node) decide(ctx context.Context, b *batch, g *group) {
 	begin := time.Now()
-	if t.isSelf(g.holder) {
-		n.config.Store.Take(ctx, g.takes, g.outs)
-	} else {
-		n.forward(ctx, t, b, g)
-	}
-	id := t.idOf(g.holder)
+	n.seek(ctx, b, g)
+	id := n.idOf(g.to)
 	var undecided []int
 	for i, at := range g.index {
 		a := &b.answers[at]
@@ -168,17 +188,17 @@ func (n *Node) decide(ctx context.Context, t *table, b *batch, g *group) {
 		}
 	}
 	if len(undecided) > 0 {
-		n.fail(ctx, t, b, g, undecided, begin.Add(n.config.Budget))
+		n.fail(ctx, b, g, undecided, begin.Add(n.config.Budget))
 	}
-	n.metrics.took(n.path(t, g.holder), time.Since(begin))
+	n.metrics.took(n.path(g.to), time.Since(begin))
 }
 
 // path is what the duration of a decision is counted under.
-func (n *Node) path(t *table, holder int) path {
+func (n *Node) path(to uint64) path {
 	switch {
-	case !t.isSelf(holder):
+	case to != n.config.Boot:
 		return pathForwarded
-	case n.config.Shared:
+	case n.config.Holders == nil:
 		return pathRedis
 	}
 	return pathLocal

@@ -12,7 +12,8 @@ import (
 
 const (
 	// breakAfter is how long everything must have failed before a breaker opens: a moment
-	// in which one process stood still is no reason.
+	// in which one process stood still is no reason. That of another node waits for a time
+	// budget at least, in which others may have taken over.
 	breakAfter = 100 * time.Millisecond
 	// probeEvery is how often an open breaker is probed.
 	probeEvery = 50 * time.Millisecond
@@ -36,10 +37,12 @@ type breaker struct {
 	open    atomic.Bool
 	since   atomic.Int64 // of the first failure in a row, by the breaker's clock; 0 is none
 	start   time.Time
+	after   time.Duration
 	probing atomic.Bool
 }
 
-func newBreaker() *breaker { return &breaker{start: time.Now()} }
+// newBreaker returns a breaker that opens once everything has failed for that time.
+func newBreaker(after time.Duration) *breaker { return &breaker{start: time.Now(), after: after} }
 
 func (b *breaker) isOpen() bool { return b.open.Load() }
 
@@ -54,7 +57,7 @@ func (b *breaker) learn(err error) {
 		}
 	default:
 		now := int64(time.Since(b.start)) + 1
-		if !b.since.CompareAndSwap(0, now) && now-b.since.Load() >= int64(breakAfter) {
+		if !b.since.CompareAndSwap(0, now) && now-b.since.Load() >= int64(b.after) {
 			b.open.Store(true)
 		}
 	}
@@ -70,13 +73,18 @@ func blame(ctx context.Context, outs []bucket.Outcome) error {
 	err := errNoSign
 	for i := range outs {
 		switch {
-		case outs[i].Err == nil:
+		case outs[i].Err == nil, isMoved(outs[i].Err):
 			return nil
 		case !errors.Is(outs[i].Err, bucket.ErrLimit):
 			err = outs[i].Err
 		}
 	}
 	return err
+}
+
+func isMoved(err error) bool {
+	_, ok := errors.AsType[*MovedError](err)
+	return ok
 }
 
 // probe is a take that changes nothing: it looks at a bucket that nobody has.
@@ -130,12 +138,10 @@ func (n *Node) probed() []probed {
 			all = append(all, probed{g.breaker, g.store.Take})
 		}
 	}
-	for _, p := range n.table.Load().peers {
-		if p != nil {
-			all = append(all, probed{p.breaker, func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-				n.config.Peers.Take(ctx, p.Peer, takes, outs)
-			}})
-		}
+	for _, p := range n.peers.Load().byBoot {
+		all = append(all, probed{p.breaker, func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+			n.config.Peers.Take(ctx, p.Peer, takes, outs)
+		}})
 	}
 	return all
 }
@@ -143,7 +149,7 @@ func (n *Node) probed() []probed {
 // Guard bounds the time that a store across the network may take, and gives it a breaker.
 // The node that it belongs to probes it.
 func Guard(s Store, budget time.Duration) Store {
-	return &guarded{store: s, budget: budget, breaker: newBreaker()}
+	return &guarded{store: s, budget: budget, breaker: newBreaker(breakAfter)}
 }
 
 type guarded struct {

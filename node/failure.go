@@ -16,7 +16,7 @@ const degradedRetry = time.Second
 // policy of its limit. Such an answer knows nothing of the bucket and gives no figures.
 // A caller that has given up, or has asked for a limit that the store cannot represent,
 // gets its own error: nothing has failed then.
-func (n *Node) fail(ctx context.Context, t *table, b *batch, g *group, undecided []int, deadline time.Time) {
+func (n *Node) fail(ctx context.Context, b *batch, g *group, undecided []int, deadline time.Time) {
 	var redis group
 	for _, i := range undecided {
 		a, rule, take := &b.answers[g.index[i]], b.rules[g.index[i]], &g.takes[i]
@@ -35,9 +35,9 @@ func (n *Node) fail(ctx context.Context, t *table, b *batch, g *group, undecided
 		case rule.OnFailure == limits.Deny:
 			a.Allowed = take.Cost <= 0
 		case rule.OnFailure == limits.Local:
-			a.Allowed = n.local.take(take, len(t.placement.Members()), t.version)
+			a.Allowed = n.local.take(take, n.peers.Load())
 		case rule.OnFailure == limits.Redis:
-			redis.add(g.index[i], *take)
+			redis.add(g.routes[i], g.index[i], *take)
 		}
 		a.RetryAfter = retryAfter(a.Allowed)
 	}

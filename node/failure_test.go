@@ -155,7 +155,7 @@ func TestBreakerSparesTheWaitAndLetsGo(t *testing.T) {
 			return a, time.Since(begin)
 		}
 		begin := time.Now()
-		for !n.table.Load().peers[0].breaker.isOpen() {
+		for !n.peers.Load().byBoot[bootOf("b")].breaker.isOpen() {
 			if _, took := ask(); took != 60*time.Millisecond {
 				t.Fatalf("took %v before the breaker opened", took)
 			}
@@ -244,7 +244,7 @@ func TestGuardBoundsASlowStore(t *testing.T) {
 				clear(outs)
 			}
 		}), 40*time.Millisecond)
-		n := cluster(t, Config{Peers: newPeers(), Store: g, Shared: true, Budget: 40 * time.Millisecond})
+		n := cluster(t, Config{Peers: newPeers(), Store: g, Budget: 40 * time.Millisecond})
 		begin := time.Now()
 		for range 1000 {
 			if a := n.one(t.Context(), Check{Limit: "api", Key: "k", Cost: 1}); !a.Degraded {
@@ -275,7 +275,7 @@ func TestLimitsBeyondTheStoreAreTheClientsFault(t *testing.T) {
 			}
 		}
 	}), time.Second)
-	n := cluster(t, Config{Peers: newPeers(), Store: shared, Shared: true})
+	n := cluster(t, Config{Peers: newPeers(), Store: shared})
 	for begin := time.Now(); time.Since(begin) < 2*breakAfter; {
 		if a := n.one(t.Context(), Check{Limit: "api", Key: "beyond", Cost: 1}); !errors.Is(a.Err, bucket.ErrLimit) || a.Degraded {
 			t.Fatalf("%+v, want the client's own error", a)

@@ -29,12 +29,11 @@ func newLocally(maxKeys int) *locally {
 	return &locally{buckets: buckets, owed: map[bucketID]bucket.Take{}, most: buckets.MaxKeys()}
 }
 
-// take decides a check from the share of one of n nodes. The version is of n: a bucket
-// follows a newer one.
-func (l *locally) take(t *bucket.Take, n int, version uint64) bool {
+// take decides a check from the share of one of the nodes.
+func (l *locally) take(t *bucket.Take, among *peers) bool {
 	share := *t
 	share.Partition %= l.buckets.Shards()
-	share.Limit, share.Version = t.Limit.Share(n), version
+	share.Limit, share.Version = t.Limit.Share(among.nodes), among.version
 	if !l.buckets.Take(&share).Allowed {
 		return false
 	}
@@ -89,28 +88,23 @@ func (n *Node) settle() {
 // settleOnce charges everything that is owed, and owes again what could not be charged.
 func (n *Node) settleOnce(ctx context.Context) {
 	const atOnce = 512
-	t := n.table.Load()
 	var b batch
 	for _, take := range n.local.takeOwed() {
-		b.add(t.holderOf(take.Partition), 0, take)
+		b.add(n.holders.Route(take.Partition), 0, take)
 	}
 	for i := range b.groups {
 		g := &b.groups[i]
 		for from := 0; from < len(g.takes); from += atOnce {
 			to := min(from+atOnce, len(g.takes))
-			n.charge(ctx, t, &group{holder: g.holder, takes: g.takes[from:to], outs: g.outs[from:to]})
+			n.charge(ctx, &group{to: g.to, takes: g.takes[from:to], outs: g.outs[from:to]})
 		}
 	}
 }
 
-func (n *Node) charge(ctx context.Context, t *table, g *group) {
+func (n *Node) charge(ctx context.Context, g *group) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.Budget, errBudget)
 	defer cancel()
-	if t.isSelf(g.holder) {
-		n.config.Store.Take(ctx, g.takes, g.outs)
-	} else {
-		n.ask(ctx, t, g)
-	}
+	n.ask(ctx, g)
 	for i := range g.outs {
 		if g.outs[i].Err != nil {
 			n.local.owe(g.takes[i])

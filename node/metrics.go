@@ -77,19 +77,9 @@ func newMetrics(r prometheus.Registerer, set *limits.Set) *metrics {
 
 // observe registers what is read from the node when somebody asks.
 func (m *metrics) observe(n *Node) {
-	gauge := func(name, help string, labels prometheus.Labels, f func() float64) {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, f))
-	}
-	gauge("tokenring_members", "Active members that partitions are placed on.", nil, func() float64 {
-		return float64(len(n.table.Load().placement.Members()))
-	})
-	gauge("tokenring_partitions", "Partitions of this node, by state.", prometheus.Labels{"state": "holding"}, func() float64 {
-		t := n.table.Load()
-		if t.self == nobody {
-			return 0
-		}
-		return float64(t.placement.Count(t.self))
-	})
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tokenring_members", Help: "Active members, which share what is to be decided.",
+	}, func() float64 { return float64(n.peers.Load().nodes) }))
 }
 
 func (m *metrics) count(a *Answer) {

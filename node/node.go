@@ -1,30 +1,33 @@
-// Package node decides checks: here, if this node holds the key's partition, or by
-// asking the node that does.
+// Package node decides checks: here, if this node holds the key's partition, or by asking
+// the node that does.
 //
 //	client -> front end (transport) -> Node.Check
 //	    1. limit    resolve the limit's name, once; the rule travels with the check
-//	    2. place    partition = hash(limit, key); who holds it is read from a table
+//	    2. place    partition = hash(limit, key); Holders.Route says who is asked
 //	    3. decide   held here: Store.Take; else one message to the holder, which takes
-//	    4. fail     nobody answered in the time budget: the failure policy does
+//	    4. fail     nobody decided in the time budget: the failure policy does
 //	<- Answer
 //
-// Checks of one call are grouped by holder, so a batch costs one message for each node
-// that has to be asked, and checks of one bucket stay in their order. A node that is
-// asked by another one takes at once and never looks at the table: a check makes one hop
-// at the most, whatever two nodes think of the cluster.
+// Checks of one call are grouped by the node that they go to, so a batch costs one message
+// for each node that has to be asked, and checks of one bucket stay in their order. A route
+// is one atomic read; no lock lies in the way of a check.
 //
-// The table is immutable and swapped in whole for each new picture of the cluster; no
-// lock lies in the way of a check. holderOf is the one place that says who decides. For
-// now that is placement.
+// Partitions move. A node that does not hold one charges nothing and names the epoch of
+// whoever does, as far as it knows; the asker follows only a newer epoch than the one it
+// went by, so a check never circles. What nobody can decide for a moment (the partition is
+// being handed over, its holder has died, nobody has claimed it yet) waits for the next
+// change of its route or role, within its time budget.
 //
-// A check is charged once. It is asked a second time only when the connection ended
-// before the answer: that can charge twice, but never allow twice.
+// A check is charged once. It is asked a second time only when the connection ended before
+// the answer: that can charge twice, but never allow twice. An answer to an open check
+// counts, whoever holds the partition by then.
 package node
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,8 +36,6 @@ import (
 
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node/limits"
-	"github.com/tokenring/tokenring/node/members"
-	"github.com/tokenring/tokenring/ring"
 )
 
 // A Store decides takes: outs[i] for takes[i].
@@ -66,11 +67,12 @@ var errNoHolder = errors.New("no node holds the partition")
 
 // Config says what a node is made of. Zero values stand for the defaults.
 type Config struct {
-	ID     string
-	Store  Store // decides what this node holds
-	Shared bool  // the store is one for all nodes, so every node decides everything
-	Peers  Peers
-	Redis  Store // for the policy redis; nil if no limit has it
+	ID      string
+	Boot    uint64
+	Store   Store   // decides what this node holds
+	Holders Holders // nil if the store is one for all nodes, so that every node decides
+	Peers   Peers
+	Redis   Store // for the policy redis; nil if no limit has it
 
 	Limits       *limits.Set   // limits.Default
 	InlinePolicy limits.Policy // failure policy of limits that checks bring along
@@ -84,8 +86,8 @@ type Config struct {
 type Node struct {
 	config  Config
 	rules   *limits.Set
-	table   atomic.Pointer[table]
-	placer  *ring.Placer // belongs to SetView
+	holders Holders
+	peers   atomic.Pointer[peers]
 	local   *locally
 	metrics *metrics
 	batches sync.Pool
@@ -95,7 +97,7 @@ type Node struct {
 	closeOnce sync.Once
 }
 
-// New returns a node that has not heard of any member yet. Start runs its upkeep.
+// New returns a node that knows no other. Start runs its upkeep.
 func New(c Config) *Node {
 	if c.Limits == nil {
 		c.Limits = limits.Default(limits.Allow)
@@ -106,13 +108,16 @@ func New(c Config) *Node {
 	n := &Node{
 		config:  c,
 		rules:   c.Limits,
-		placer:  ring.NewPlacer(),
+		holders: c.Holders,
 		local:   newLocally(c.MaxKeys),
 		metrics: newMetrics(c.Metrics, c.Limits),
 		batches: sync.Pool{New: func() any { return new(batch) }},
 		stop:    make(chan struct{}),
 	}
-	n.table.Store(&table{placement: n.placer.Place(nil), self: nobody, selfID: c.ID})
+	if n.holders == nil {
+		n.holders = everything{c.Boot}
+	}
+	n.peers.Store(&peers{nodes: 1})
 	n.metrics.observe(n)
 	return n
 }
@@ -131,60 +136,21 @@ func (n *Node) Close(ctx context.Context) error {
 	return n.local.buckets.Close(ctx)
 }
 
-// Take decides for other nodes, without looking at who should: one hop and no more.
-func (n *Node) Take(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-	for i := range takes {
-		takes[i].Partition = ring.Partition(takes[i].Name, takes[i].Key)
-	}
-	n.config.Store.Take(ctx, takes, outs)
-}
-
-// Later decides what Take could not decide at once.
-func (n *Node) Later(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-	n.Take(ctx, takes, outs)
-}
-
-// SetView makes the node follow a new picture of the cluster. Calls must not overlap.
-func (n *Node) SetView(v members.View) {
-	old := n.table.Load()
-	next := n.tableFor(v, old)
-	n.table.Store(next)
-	if moved := ring.Moved(old.placement, next.placement); moved > 0 {
-		n.config.Logger.Info("placement changed", "members", next.placement.Members(), "partitions_moved", moved)
-	}
-}
-
-// NotReady says why no load balancer should send checks here, or "".
-func (n *Node) NotReady() string {
-	t := n.table.Load()
-	switch {
-	case t.state == members.Leaving:
-		return "leaving the cluster"
-	case t.state != members.Active:
-		return "joining the cluster"
-	case t.self == nobody:
-		return "waiting for partitions"
-	}
-	return ""
-}
-
-// Partitions returns how many partitions are placed on each id.
-func (n *Node) Partitions() map[string]int {
-	p := n.table.Load().placement
-	counts := make(map[string]int, len(p.Members()))
-	for i, id := range p.Members() {
-		counts[id] = p.Count(i)
-	}
-	return counts
-}
-
 // Memory makes a Store of buckets in memory.
 func Memory(s *bucket.Store) Store { return memory{s} }
 
 type memory struct{ buckets *bucket.Store }
 
 func (m memory) Take(_ context.Context, takes []bucket.Take, outs []bucket.Outcome) {
+	var refused []int // takes whose partition decides nothing: for the order's sake, no later one either
 	for i := range takes {
-		outs[i] = m.buckets.Take(&takes[i])
+		at := slices.IndexFunc(refused, func(j int) bool { return takes[j].Partition == takes[i].Partition })
+		if at >= 0 {
+			outs[i] = outs[refused[at]]
+			continue
+		}
+		if outs[i] = m.buckets.Take(&takes[i]); outs[i].Err != nil {
+			refused = append(refused, i)
+		}
 	}
 }

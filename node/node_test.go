@@ -5,29 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
+	"github.com/tokenring/tokenring/node/authority"
 	"github.com/tokenring/tokenring/node/limits"
-	"github.com/tokenring/tokenring/node/members"
 	"github.com/tokenring/tokenring/ring"
 )
 
-// peers is a fake of all other nodes: what one of them does is a function of its id.
-type peers struct {
+// fakePeers is a fake of all other nodes: what one of them does is a function of its id.
+type fakePeers struct {
 	mu    sync.Mutex
 	do    map[string]func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome)
 	asked map[string]int
 }
 
-func newPeers() *peers {
-	return &peers{do: map[string]func(context.Context, []bucket.Take, []bucket.Outcome){}, asked: map[string]int{}}
+func newPeers() *fakePeers {
+	return &fakePeers{do: map[string]func(context.Context, []bucket.Take, []bucket.Outcome){}, asked: map[string]int{}}
 }
 
-func (p *peers) Take(ctx context.Context, to Peer, takes []bucket.Take, outs []bucket.Outcome) {
+func (p *fakePeers) Take(ctx context.Context, to Peer, takes []bucket.Take, outs []bucket.Outcome) {
 	p.mu.Lock()
 	p.asked[to.ID]++
 	do := p.do[to.ID]
@@ -35,13 +34,13 @@ func (p *peers) Take(ctx context.Context, to Peer, takes []bucket.Take, outs []b
 	do(ctx, takes, outs)
 }
 
-func (p *peers) set(id string, do func(context.Context, []bucket.Take, []bucket.Outcome)) {
+func (p *fakePeers) set(id string, do func(context.Context, []bucket.Take, []bucket.Outcome)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.do[id] = do
 }
 
-func (p *peers) count(id string) int {
+func (p *fakePeers) count(id string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.asked[id]
@@ -69,16 +68,18 @@ limits:
   - {name: banned, burst: 0}
 `
 
-// cluster returns a node with a view of itself and others that are all active.
+// cluster returns a node that shares the partitions with others.
 func cluster(t *testing.T, c Config, others ...string) *Node {
 	t.Helper()
 	set, err := limits.Parse([]byte(limitsFile), limits.Allow)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.ID, c.Limits, c.Logger = "self", set, slog.New(slog.DiscardHandler)
-	if c.Store == nil {
+	shared := c.Store != nil // a test that brings its store has one for all nodes
+	c.ID, c.Boot, c.Limits, c.Logger = "self", bootOf("self"), set, slog.New(slog.DiscardHandler)
+	if !shared {
 		c.Store = Memory(bucket.New(bucket.Config{Shards: ring.Partitions}))
+		c.Holders = newHolders()
 	}
 	n := New(c)
 	n.Start()
@@ -89,25 +90,87 @@ func cluster(t *testing.T, c Config, others ...string) *Node {
 			}
 		}
 	})
-	n.SetView(view(members.Active, others...))
+	if !shared {
+		place(n, others...)
+	}
 	return n
 }
 
-func view(self members.State, others ...string) members.View {
-	v := members.View{{ID: "self", Boot: 1, State: self, Self: true}}
-	for i, id := range others {
-		v = append(v, members.Member{ID: id, Boot: uint64(i + 2), State: members.Active, Peer: id + ":1"})
-	}
-	return v
+// holders is a fake of Holders: placement, but for the partitions that have moved.
+type holders struct {
+	placer *ring.Placer
+
+	mu        sync.Mutex
+	placement *ring.Placement
+	moved     map[int]authority.Epoch
+	missed    map[int]authority.Epoch
+	changed   chan struct{}
 }
 
-// keyOf returns a key whose bucket the node with that id holds.
+func newHolders() *holders {
+	return &holders{placer: ring.NewPlacer(), moved: map[int]authority.Epoch{}, missed: map[int]authority.Epoch{}, changed: make(chan struct{})}
+}
+
+func (h *holders) Route(partition int) authority.Route {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := authority.Route{Partition: partition}
+	if e, ok := h.moved[partition]; ok {
+		r.To, r.Epoch = e.Boot, e
+	} else if at := h.placement.Owner(partition); at >= 0 {
+		r.To = bootOf(h.placement.Members()[at])
+	}
+	return r
+}
+
+func (h *holders) Missed(partition int, named authority.Epoch) {
+	h.mu.Lock()
+	h.missed[partition] = named
+	newer := named.After(h.moved[partition])
+	h.mu.Unlock()
+	if newer {
+		h.move(partition, named)
+	}
+}
+
+func (h *holders) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+func (h *holders) change(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f()
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+func (h *holders) move(partition int, e authority.Epoch) {
+	h.change(func() { h.moved[partition] = e })
+}
+
+// bootOf is the boot of a node.
+func bootOf(id string) uint64 { return uint64(id[0]) }
+
+// place makes a node share the partitions with others.
+func place(n *Node, others ...string) {
+	h := n.holders.(*holders)
+	h.change(func() { h.placement = h.placer.Place(append([]string{"self"}, others...)) })
+	var peers []Peer
+	for _, id := range others {
+		peers = append(peers, Peer{ID: id, Boot: bootOf(id), Addr: id + ":1"})
+	}
+	n.SetPeers(peers, 1+len(others))
+}
+
+// keyOf returns a key whose checks go to the node with that id.
 func keyOf(t *testing.T, n *Node, limit, id string) string {
 	t.Helper()
-	tab := n.table.Load()
 	for i := range 100_000 {
 		key := fmt.Sprintf("key-%d", i)
-		if at := tab.holderOf(ring.Partition(limit, key)); at != nobody && tab.placement.Members()[at] == id {
+		if n.holders.Route(ring.Partition(limit, key)).To == bootOf(id) {
 			return key
 		}
 	}
@@ -199,21 +262,6 @@ func TestBatchIsGroupedByHolder(t *testing.T) {
 	}
 }
 
-// Another node's check is decided here whatever this node thinks of the cluster.
-func TestTakeNeverForwards(t *testing.T) {
-	p := newPeers()
-	n := cluster(t, Config{Peers: p}, "b")
-	l, err := bucket.NewLimit(0, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	outs := make([]bucket.Outcome, 1)
-	n.Take(t.Context(), []bucket.Take{{Name: "api", Key: keyOf(t, n, "api", "b"), Limit: l, Cost: 1}}, outs)
-	if outs[0].Err != nil || !outs[0].Allowed || p.count("b") != 0 {
-		t.Errorf("%+v after asking b %d times, want a decision made here", outs[0], p.count("b"))
-	}
-}
-
 func TestLostConnectionIsAskedOnceMore(t *testing.T) {
 	p := newPeers()
 	n := cluster(t, Config{Peers: p}, "b", "c")
@@ -238,7 +286,7 @@ func TestLostConnectionIsAskedOnceMore(t *testing.T) {
 	})
 	t.Run("of who holds it now", func(t *testing.T) {
 		p.set("b", func(ctx context.Context, takes []bucket.Take, outs []bucket.Outcome) {
-			n.SetView(view(members.Active, "c")) // b is found dead in this moment
+			place(n, "c") // b is found dead in this moment
 			setErr(outs, ErrLost)
 		})
 		p.set("c", answered)
@@ -248,7 +296,7 @@ func TestLostConnectionIsAskedOnceMore(t *testing.T) {
 		}
 	})
 	t.Run("and then no more", func(t *testing.T) {
-		n.SetView(view(members.Active, "b"))
+		place(n, "b")
 		before := p.count("b")
 		p.set("b", failing(ErrLost))
 		a := n.one(t.Context(), Check{Limit: "api", Key: keyOf(t, n, "api", "b"), Cost: 1})
@@ -258,74 +306,34 @@ func TestLostConnectionIsAskedOnceMore(t *testing.T) {
 	})
 }
 
-func TestReadiness(t *testing.T) {
-	p := newPeers()
-	p.set("b", failing(errors.New("refused")))
-	n := cluster(t, Config{Peers: p}, "b")
-	for _, c := range []struct {
-		view members.View
-		want string
-	}{
-		{view(members.Joining), "joining the cluster"},
-		{view(members.Joining, "b"), "joining the cluster"},
-		{view(members.Active, "b"), ""},
-		{view(members.Active), ""},
-		{view(members.Leaving, "b"), "leaving the cluster"},
-		{view(members.Leaving), "leaving the cluster"},
-	} {
-		n.SetView(c.view)
-		if got := n.NotReady(); got != c.want {
-			t.Errorf("%+v: not ready because %q, want %q", c.view, got, c.want)
-		}
-	}
-	// The last node goes on deciding while it leaves; a joining one leaves it to a policy.
-	if a := n.one(t.Context(), Check{Limit: "api", Key: "k", Cost: 1}); a.Degraded {
-		t.Errorf("the last node, leaving: %+v", a)
-	}
-	n.SetView(view(members.Joining))
-	if a := n.one(t.Context(), Check{Limit: "api", Key: "k", Cost: 1}); !a.Degraded || !a.Allowed {
-		t.Errorf("a lone node, joining: %+v, want a degraded answer", a)
-	}
-}
-
-func TestTableFollowsTheView(t *testing.T) {
+func TestWhatIsKnownOfAPeerStays(t *testing.T) {
 	n := cluster(t, Config{Peers: newPeers()}, "b", "c")
-	before := n.table.Load()
-	v := view(members.Active, "b", "c", "d")
-	v[2].Boot = 99            // c has started again
-	v[3].State = members.Dead // d is gone
-	v = append(v, members.Member{ID: "b", Boot: 77, State: members.Active, Peer: "b:2"})
-	n.SetView(v)
-	after := n.table.Load()
-	if got := strings.Join(after.placement.Members(), " "); got != "b c self" {
-		t.Fatalf("placed on %q, want b c self", got)
-	}
-	if after.peers[0] != before.peers[0] {
+	before := n.peers.Load()
+	n.SetPeers([]Peer{{ID: "b", Boot: bootOf("b"), Addr: "b:1"}, {ID: "c", Boot: 1000, Addr: "c:1"}}, 3)
+	after := n.peers.Load()
+	if after.byBoot[bootOf("b")] != before.byBoot[bootOf("b")] {
 		t.Error("b has not changed, and what was known of it is lost")
 	}
-	if after.peers[1] == before.peers[1] || after.peers[1].Boot != 99 {
+	if c := after.byBoot[1000]; c == nil || c == before.byBoot[bootOf("c")] || len(after.byBoot) != 2 {
 		t.Error("c has started again, and is taken for the old one")
-	}
-	if ring.Moved(before.placement, after.placement) != 0 {
-		t.Error("partitions moved although the ids are the same")
 	}
 }
 
 func TestSharedStoreNeedsNobodyElse(t *testing.T) {
-	n := cluster(t, Config{Peers: newPeers(), Shared: true}, "b", "c")
+	n := cluster(t, Config{Peers: newPeers(), Store: Memory(bucket.New(bucket.Config{Shards: ring.Partitions}))})
 	for i := range 100 {
 		if a := n.one(t.Context(), Check{Limit: "api", Key: fmt.Sprint(i), Cost: 1}); a.Node != "self" || a.Degraded {
 			t.Fatalf("%+v, want this node's answer", a)
 		}
 	}
-	if got := n.Partitions(); got["self"] != ring.Partitions {
-		t.Errorf("partitions %v, want all here", got)
-	}
 }
 
 func BenchmarkCheckLocal(b *testing.B) {
-	n := New(Config{ID: "self", Store: Memory(bucket.New(bucket.Config{Shards: ring.Partitions})), Logger: slog.New(slog.DiscardHandler)})
-	n.SetView(view(members.Active))
+	n := New(Config{
+		ID: "self", Boot: bootOf("self"), Holders: newHolders(),
+		Store: Memory(bucket.New(bucket.Config{Shards: ring.Partitions})), Logger: slog.New(slog.DiscardHandler),
+	})
+	place(n)
 	checks, answers := []Check{{Key: "203.0.113.9", Cost: 1}}, make([]Answer, 1)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -26,6 +26,8 @@ func registerProcess(r prometheus.Registerer, buckets *bucket.Store) {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tokenring_keys", Help: "Buckets held."},
 			func() float64 { return float64(buckets.Stats().Keys) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tokenring_copies", Help: "Buckets of copies for other nodes."},
+			func() float64 { return float64(buckets.Stats().Copies) }),
 		dropped("full", func(s bucket.Stats) uint64 { return s.Full }),
 		dropped("lossy", func(s bucket.Stats) uint64 { return s.Lossy }),
 	)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node"
+	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 	"github.com/tokenring/tokenring/redisstore"
 	"github.com/tokenring/tokenring/ring"
@@ -25,8 +26,12 @@ import (
 	"github.com/tokenring/tokenring/transport/peer"
 )
 
-// patience is how long an end waits for what is open before it is cut off.
-const patience = 5 * time.Second
+const (
+	// patience is how long an end waits for what is open before it is cut off.
+	patience = 5 * time.Second
+	// handingOver is how long a leaving node waits for others to take what it holds.
+	handingOver = 10 * time.Second
+)
 
 // serve runs one node until ctx ends, and then leaves the cluster.
 func serve(ctx context.Context, s Settings, stderr io.Writer) error {
@@ -60,6 +65,7 @@ type process struct {
 	ports    *ports
 	buckets  *bucket.Store
 	redis    *redisstore.Store // nil without a URL
+	who      decider
 	node     *node.Node
 	pool     *peer.Pool
 	peers    *peer.Server
@@ -70,17 +76,28 @@ type process struct {
 	metrics  *admin.Server // nil when off
 }
 
+// A decider knows who decides, and follows what gossip says of the cluster.
+type decider interface {
+	admin.Ring
+	SetView(members.View)
+	NotReady() string
+	Start()
+	Leave(context.Context) error
+	Goodbye(context.Context) error
+	closer
+}
+
 // assemble builds a node from its parts; nothing of it runs yet.
 func assemble(s Settings, ports *ports, log *slog.Logger) (*process, error) {
 	p := &process{settings: s, log: log, ports: ports}
 	boot := 1 + rand.Uint64N(1<<63)
 	registry := prometheus.NewRegistry()
-	p.buckets = bucket.New(bucket.Config{Shards: ring.Partitions, MaxKeys: s.MaxKeys, IdleTTL: s.IdleTTL})
+	p.buckets = bucket.New(bucket.Config{
+		Shards: ring.Partitions, MaxKeys: s.MaxKeys, IdleTTL: s.IdleTTL, Passive: true, MaxGap: keeper.MaxGap,
+	})
 	registerProcess(registry, p.buckets)
-	p.pool = peer.NewPool(peer.PoolConfig{ID: s.ID, Boot: boot})
-
 	c := node.Config{
-		ID: s.ID, Store: node.Memory(p.buckets), Peers: p.pool, Budget: s.ForwardTimeout,
+		ID: s.ID, Boot: boot, Store: node.Memory(p.buckets), Budget: s.ForwardTimeout,
 		Limits: s.Limits, InlinePolicy: s.OnFailure, MaxKeys: s.MaxKeys, Metrics: registry, Logger: log,
 	}
 	if s.RedisURL != "" {
@@ -91,44 +108,60 @@ func assemble(s Settings, ports *ports, log *slog.Logger) (*process, error) {
 		}
 		c.Redis = node.Guard(p.redis, s.ForwardTimeout)
 	}
+	pool, peers := peer.PoolConfig{ID: s.ID, Boot: boot}, peer.ServerConfig{ID: s.ID, Boot: boot}
 	if s.Backend == backendRedis {
-		c.Store, c.Shared, c.Redis = c.Redis, true, nil
+		c.Store, c.Redis = c.Redis, nil
+		p.who = &everybody{onState: p.obey}
+	} else {
+		k := keeper.New(keeper.Config{
+			ID: s.ID, Boot: boot, Replicas: s.Replicas, Buckets: p.buckets, OnState: p.obey, Metrics: registry, Logger: log,
+		})
+		c.Holders, pool.Teller, peers.Hearer, p.who = k, k, k, k
 	}
+	p.pool = peer.NewPool(pool)
+	c.Peers = p.pool
 	p.node = node.New(c)
-	p.peers = peer.NewServer(peer.ServerConfig{ID: s.ID, Boot: boot, Decider: p.node})
+	peers.Decider = p.node
+	p.peers = peer.NewServer(peers)
 	p.members = members.New(members.Config{
 		ID: s.ID, Boot: boot, Cluster: s.Cluster, Fingerprint: ring.Fingerprint(), Bind: s.Gossip, Advertise: s.Advertise,
-		PeerPort: ports.peer.Addr().(*net.TCPAddr).Port, Seeds: s.Join, Prober: p.pool, Logger: log, OnView: p.follow,
+		PeerPort: ports.peer.Addr().(*net.TCPAddr).Port, Seeds: s.Join, Prober: p.pool, Logger: log, OnView: p.who.SetView,
 	})
-	who := identity.New(identity.Config{TrustedProxies: s.TrustedProxies, TrustedCallers: s.TrustedCallers, TrustClientID: s.TrustClientID})
-	p.http = httpapi.New(httpapi.Config{Limiter: p.node, Identity: who, Ready: p.node.NotReady, Logger: log})
-	p.grpc = grpcapi.New(grpcapi.Config{Limiter: p.node, Identity: who, Logger: log})
-	p.admin = admin.NewServer(admin.Handler(admin.Config{
-		Metrics: registry, Cluster: p.members, Placed: p.node, Connections: p.pool,
-	}), log)
-	if ports.metrics != nil {
-		p.metrics = admin.NewServer(admin.MetricsOnly(registry), log)
-	}
+	p.assembleFronts(registry)
 	return p, nil
 }
 
-// follow hands a new picture of the cluster to those that go by it. The streams come
-// first, so that they are being opened when the first check wants one.
-func (p *process) follow(v members.View) {
+// assembleFronts builds what clients and operators ask.
+func (p *process) assembleFronts(registry *prometheus.Registry) {
+	s := p.settings
+	who := identity.New(identity.Config{TrustedProxies: s.TrustedProxies, TrustedCallers: s.TrustedCallers, TrustClientID: s.TrustClientID})
+	p.http = httpapi.New(httpapi.Config{Limiter: p.node, Identity: who, Ready: p.who.NotReady, Logger: p.log})
+	p.grpc = grpcapi.New(grpcapi.Config{Limiter: p.node, Identity: who, Logger: p.log})
+	p.admin = admin.NewServer(admin.Handler(admin.Config{
+		Metrics: registry, Cluster: p.members, Ring: p.who, Connections: p.pool,
+	}), p.log)
+	if p.ports.metrics != nil {
+		p.metrics = admin.NewServer(admin.MetricsOnly(registry), p.log)
+	}
+}
+
+// obey follows what was found out about the cluster. The streams come first, so that they
+// are being opened when the first check wants one.
+func (p *process) obey(s keeper.State) {
 	var others []node.Peer
-	for _, m := range v {
-		if !m.Self && m.State != members.Dead {
-			others = append(others, node.Peer{ID: m.ID, Boot: m.Boot, Addr: m.Peer})
+	for _, m := range s.Peers {
+		if m.Addr != "" {
+			others = append(others, node.Peer{ID: m.ID, Boot: m.Boot, Addr: m.Addr})
 		}
 	}
 	if err := p.pool.SetPeers(others); err != nil {
 		p.log.Warn("a node cannot be dialed", "error", err)
 	}
-	if v.Self().Cleared {
+	p.node.SetPeers(others, s.Nodes)
+	if s.Active {
 		p.members.Activate()
 	}
-	p.node.SetView(v)
-	p.grpc.SetReady(p.node.NotReady() == "")
+	p.grpc.SetReady(s.NotReady == "")
 }
 
 // start runs everything: first what other nodes ask, so that this node answers as soon as
@@ -136,6 +169,7 @@ func (p *process) follow(v members.View) {
 func (p *process) start(ctx context.Context) error {
 	p.buckets.Start()
 	p.node.Start()
+	p.who.Start()
 	p.peers.Start(p.ports.peer)
 	p.admin.Start(p.ports.admin)
 	if p.metrics != nil {
@@ -149,10 +183,15 @@ func (p *process) start(ctx context.Context) error {
 	return nil
 }
 
-// leave tells everybody that this node is going, and goes on answering for the time that
-// load balancers need to notice.
+// leave hands over what this node holds, and then goes on answering for the time that load
+// balancers need to notice.
 func (p *process) leave(drain time.Duration) {
 	p.members.Leaving()
+	ctx, cancel := context.WithTimeout(context.Background(), handingOver)
+	defer cancel()
+	if err := p.who.Leave(ctx); err != nil {
+		p.log.Warn("leaving before everything was handed over", "after", handingOver)
+	}
 	time.Sleep(drain)
 }
 
@@ -169,7 +208,11 @@ func (p *process) close() error {
 		})
 	}
 	fronts.Wait()
-	rest := []closer{p.members, p.pool, p.peers, p.node, p.buckets, p.admin}
+	if err := p.who.Goodbye(ctx); err != nil {
+		p.log.Warn("goodbye was not heard by all", "error", err)
+	}
+	// The peer port is closed late: a node whose port is open may still decide.
+	rest := []closer{p.members, p.pool, p.peers, p.who, p.node, p.buckets, p.admin}
 	if p.redis != nil {
 		rest = append(rest, p.redis)
 	}

@@ -74,8 +74,11 @@ type Untrack struct {
 // Stash sets aside what lies here of a partition, for the holder that prevailed.
 type Stash struct{ Partition int }
 
-// MergeStash merges it here.
+// MergeStash merges it here and lets go of it.
 type MergeStash struct{ Partition int }
+
+// Unstash lets go of it, since the holder has it.
+type Unstash struct{ Partition int }
 
 // Export sends what lies here of a partition to a boot that claims it, or, as a Merge, what
 // was stashed to the holder. That it was dealt with is reported to Paid.
@@ -119,6 +122,7 @@ func (Untrack) effect()    {}
 func (Export) effect()     {}
 func (Stash) effect()      {}
 func (MergeStash) effect() {}
+func (Unstash) effect()    {}
 func (Snapshot) effect()   {}
 func (Route) effect()      {}
 func (Dial) effect()       {}

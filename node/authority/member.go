@@ -122,6 +122,9 @@ func (m *Machine) Peers() []Member {
 	return peers
 }
 
+// Nodes returns how many nodes partitions are placed on.
+func (m *Machine) Nodes() int { return len(m.placed) }
+
 // learn takes note of a member that somebody named.
 func (m *Machine) learn(named Member) {
 	if named.Boot == m.self.Boot || named.Boot == 0 {

@@ -75,6 +75,7 @@ func (m *Machine) Owe(i int) []Effect {
 func (m *Machine) Paid(i int, number uint64) []Effect {
 	if p := &m.parts[i]; p.owed && p.debt == number {
 		p.owed, p.debtor = false, 0
+		m.emit(Unstash{i})
 	}
 	return m.finish()
 }

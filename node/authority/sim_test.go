@@ -198,6 +198,9 @@ func (s *simulation) do(n *simNode, effects []Effect) {
 			n.stores[e.Partition].stash.merge(n.stores[e.Partition].spent)
 		case MergeStash:
 			s.mergeInto(n, e.Partition, n.stores[e.Partition].stash)
+			n.stores[e.Partition].stash = spending{}
+		case Unstash:
+			n.stores[e.Partition].stash = spending{}
 		case Cut:
 			s.endStream(e.From, n.Boot, true)
 		case Reset:

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 )
 
@@ -25,9 +26,11 @@ type Cluster interface {
 	View() members.View
 }
 
-// Placed shows how many partitions are placed on each id.
-type Placed interface {
-	Partitions() map[string]int
+// Ring shows who holds what, as far as this node knows.
+type Ring interface {
+	Holders() map[string]int // partitions held, by id
+	Places() []keeper.Place  // by partition
+	NotReady() string
 }
 
 // Connections shows whether the stream to a boot is open.
@@ -39,7 +42,7 @@ type Connections interface {
 type Config struct {
 	Metrics     prometheus.Gatherer
 	Cluster     Cluster
-	Placed      Placed
+	Ring        Ring
 	Connections Connections
 }
 
@@ -49,6 +52,9 @@ func Handler(c Config) http.Handler {
 	mux.Handle("GET /metrics", MetricsHandler(c.Metrics))
 	mux.HandleFunc("GET /v1/members", func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, memberList{listMembers(c)})
+	})
+	mux.HandleFunc("GET /v1/ring", func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, showRing(c))
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -86,15 +92,15 @@ type member struct {
 const suspect = "suspect"
 
 func listMembers(c Config) []member {
-	partitions := c.Placed.Partitions()
+	partitions := c.Ring.Holders()
 	list := []member{}
 	for _, m := range c.Cluster.View() {
 		shown := member{ID: m.ID, State: m.State.String(), Addr: m.Peer, Self: m.Self}
-		if m.State == members.Active {
+		if m.State != members.Dead {
 			shown.Partitions = partitions[m.ID]
-			if !m.Self && !c.Connections.Connected(m.Boot) {
-				shown.State = suspect
-			}
+		}
+		if m.State == members.Active && !m.Self && !c.Connections.Connected(m.Boot) {
+			shown.State = suspect
 		}
 		list = append(list, shown)
 	}

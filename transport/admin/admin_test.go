@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tokenring/tokenring/node/authority"
+	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 )
 
@@ -29,7 +31,19 @@ func (cluster) View() members.View {
 	}
 }
 
-func (cluster) Partitions() map[string]int { return map[string]int{"b": 1365, "a": 1364, "c": 1364} }
+func (cluster) Holders() map[string]int {
+	return map[string]int{"b": 1365, "a": 1364, "c": 1360, "d": 4}
+}
+
+func (cluster) Places() []keeper.Place {
+	return []keeper.Place{
+		{Place: authority.Place{Role: authority.Holds, Epoch: authority.Epoch{Counter: 4, Boot: 1}, Owner: "b", Holder: "b", Heir: "a", Copied: true}, Buckets: 7},
+		{Place: authority.Place{Epoch: authority.Epoch{Counter: 2, Boot: 2}, Owner: "a", Holder: "a", Copy: true, Complete: true}, Buckets: 2},
+		{Place: authority.Place{Role: authority.Claiming, Owner: "b", Copy: true}},
+	}
+}
+
+func (cluster) NotReady() string { return "waiting for 1 of 2 partitions" }
 
 func (c cluster) Connected(boot uint64) bool { return c.connected[boot] }
 
@@ -37,7 +51,7 @@ func handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tokenring_answer"}, func() float64 { return 42 }))
 	c := cluster{connected: map[uint64]bool{2: true}}
-	return Handler(Config{Metrics: registry, Cluster: c, Placed: c, Connections: c})
+	return Handler(Config{Metrics: registry, Cluster: c, Ring: c, Connections: c})
 }
 
 func ask(h http.Handler, method, path string) *httptest.ResponseRecorder {
@@ -52,8 +66,8 @@ func TestMembers(t *testing.T) {
 		`{"id":"b","state":"active","addr":"127.0.0.1:1","partitions":1365,"self":true},` +
 		`{"id":"a","state":"active","addr":"127.0.0.1:2","partitions":1364,"self":false},` +
 		// Listed by gossip, but there is no stream to it.
-		`{"id":"c","state":"suspect","addr":"127.0.0.1:3","partitions":1364,"self":false},` +
-		`{"id":"d","state":"leaving","addr":"127.0.0.1:4","partitions":0,"self":false},` +
+		`{"id":"c","state":"suspect","addr":"127.0.0.1:3","partitions":1360,"self":false},` +
+		`{"id":"d","state":"leaving","addr":"127.0.0.1:4","partitions":4,"self":false},` +
 		`{"id":"e","state":"dead","addr":"127.0.0.1:5","partitions":0,"self":false},` +
 		`{"id":"f","state":"joining","addr":"127.0.0.1:6","partitions":0,"self":false}]}`
 	if got := strings.TrimSpace(w.Body.String()); w.Code != http.StatusOK || got != want {
@@ -61,6 +75,17 @@ func TestMembers(t *testing.T) {
 	}
 	if got := w.Header().Get("Content-Type"); got != "application/json" {
 		t.Errorf("Content-Type %q", got)
+	}
+}
+
+func TestRing(t *testing.T) {
+	w := ask(handler(), http.MethodGet, "/v1/ring")
+	want := `{"node":"b","ready":false,"not_ready":"waiting for 1 of 2 partitions","partitions":[` +
+		`{"partition":0,"owner":"b","holder":"b","epoch":4,"role":"holding","heir":"a","copied":true,"copy":"none","buckets":7},` +
+		`{"partition":1,"owner":"a","holder":"a","epoch":2,"role":"none","heir":"","copied":false,"copy":"complete","buckets":2},` +
+		`{"partition":2,"owner":"b","holder":"","epoch":0,"role":"claiming","heir":"","copied":false,"copy":"partial","buckets":0}]}`
+	if got := strings.TrimSpace(w.Body.String()); w.Code != http.StatusOK || got != want {
+		t.Errorf("%d\n%s\nwant\n%s", w.Code, got, want)
 	}
 }
 

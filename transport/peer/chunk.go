@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
-	"github.com/tokenring/tokenring/node"
 	"github.com/tokenring/tokenring/node/authority"
+	"github.com/tokenring/tokenring/node/keeper"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 	"github.com/tokenring/tokenring/ring"
 )
 
-func chunksToWire(chunks []node.Chunk) *peerv1.Chunks {
+func chunksToWire(chunks []keeper.Chunk) *peerv1.Chunks {
 	all := &peerv1.Chunks{Chunks: make([]*peerv1.Chunk, len(chunks))}
 	for i := range chunks {
 		all.Chunks[i] = chunkToWire(&chunks[i])
@@ -28,7 +28,7 @@ type limitOf struct {
 	version uint64
 }
 
-func chunkToWire(c *node.Chunk) *peerv1.Chunk {
+func chunkToWire(c *keeper.Chunk) *peerv1.Chunk {
 	w := &peerv1.Chunk{
 		Kind: uint32(c.Kind), Partition: uint32(c.Partition), Epoch: epochToWire(c.Epoch),
 		Seq: c.Seq, Start: c.Start, End: c.End, Number: c.Number,
@@ -55,11 +55,11 @@ func chunkToWire(c *node.Chunk) *peerv1.Chunk {
 	return w
 }
 
-func chunksFromWire(w *peerv1.Chunks) ([]node.Chunk, error) {
+func chunksFromWire(w *peerv1.Chunks) ([]keeper.Chunk, error) {
 	if len(w.GetChunks()) == 0 {
 		return nil, errors.New("read chunks: there are none")
 	}
-	chunks := make([]node.Chunk, len(w.Chunks))
+	chunks := make([]keeper.Chunk, len(w.Chunks))
 	for i, c := range w.Chunks {
 		if err := chunkFromWire(c, &chunks[i]); err != nil {
 			return nil, fmt.Errorf("read chunk of partition %d: %w", c.GetPartition(), err)
@@ -68,12 +68,12 @@ func chunksFromWire(w *peerv1.Chunks) ([]node.Chunk, error) {
 	return chunks, nil
 }
 
-func chunkFromWire(w *peerv1.Chunk, c *node.Chunk) error {
+func chunkFromWire(w *peerv1.Chunk, c *keeper.Chunk) error {
 	n := len(w.GetKeys())
 	switch {
 	case w.GetPartition() >= ring.Partitions:
 		return fmt.Errorf("it is not below %d", ring.Partitions)
-	case w.GetKind() > uint32(node.Merged):
+	case w.GetKind() > uint32(keeper.Merged):
 		return fmt.Errorf("kind %d is not known", w.GetKind())
 	case len(w.GetBy()) != n || len(w.GetDeficits()) != n:
 		return fmt.Errorf("columns of %d keys, %d rules and %d deficits differ", n, len(w.GetBy()), len(w.GetDeficits()))
@@ -82,8 +82,8 @@ func chunkFromWire(w *peerv1.Chunk, c *node.Chunk) error {
 	if err != nil {
 		return err
 	}
-	*c = node.Chunk{
-		Kind: node.ChunkKind(w.Kind), Partition: int(w.Partition), Epoch: epochFromWire(w.Epoch),
+	*c = keeper.Chunk{
+		Kind: keeper.ChunkKind(w.Kind), Partition: int(w.Partition), Epoch: epochFromWire(w.Epoch),
 		Seq: w.Seq, Start: w.Start, End: w.End, Number: w.Number, States: make([]bucket.State, n),
 	}
 	for i, key := range w.Keys {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tokenring/tokenring/node"
 	"github.com/tokenring/tokenring/node/authority"
+	"github.com/tokenring/tokenring/node/keeper"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 	"github.com/tokenring/tokenring/ring"
 )
 
-func noteToWire(n node.Note) *peerv1.Note {
+func noteToWire(n keeper.Note) *peerv1.Note {
 	switch m := n.Message.(type) {
 	case nil:
 		return &peerv1.Note{Kind: &peerv1.Note_Chunks{Chunks: chunksToWire(n.Chunks)}}
@@ -54,13 +54,13 @@ func noteToWire(n node.Note) *peerv1.Note {
 }
 
 // noteFromWire reads a note. What it refuses is no note of this protocol.
-func noteFromWire(n *peerv1.Note) (node.Note, error) {
+func noteFromWire(n *peerv1.Note) (keeper.Note, error) {
 	if c := n.GetChunks(); c != nil {
 		chunks, err := chunksFromWire(c)
-		return node.Note{Chunks: chunks}, err
+		return keeper.Note{Chunks: chunks}, err
 	}
 	m, err := messageFromWire(n)
-	return node.Note{Message: m}, err
+	return keeper.Note{Message: m}, err
 }
 
 func messageFromWire(n *peerv1.Note) (authority.Message, error) {

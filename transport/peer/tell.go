@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tokenring/tokenring/node"
+	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 )
@@ -23,13 +24,13 @@ import (
 // sees by errors, and ends it by returning. Gone hears that the peer port of a boot refuses
 // connections, or that another boot answers there.
 type Teller interface {
-	Tell(ctx context.Context, to node.Peer, out node.Outgoing) error
+	Tell(boot uint64, out keeper.Outgoing)
 	Gone(boot uint64)
 }
 
 // A Hearer listens to what other nodes tell, and ends the stream by returning.
 type Hearer interface {
-	Hear(ctx context.Context, from node.Peer, in node.Incoming) error
+	Hear(boot uint64, in keeper.Incoming) error
 }
 
 const (
@@ -89,8 +90,8 @@ func (p *Pool) tellOnce(ctx context.Context, to node.Peer) bool {
 	if !timeout.Stop() || err != nil {
 		return false
 	}
-	// How the stream ended is seen when it is opened again.
-	_ = p.config.Teller.Tell(ctx, to, out)
+	out.end = cancel
+	p.config.Teller.Tell(to.Boot, out)
 	return true
 }
 
@@ -106,7 +107,7 @@ func (p *Pool) openTelling(ctx context.Context, conn *grpc.ClientConn, to node.P
 	if err != nil {
 		return outgoing{}, fmt.Errorf("receive hello: %w", err)
 	}
-	return outgoing{stream}, isBoot(reply.GetHello(), to.Boot)
+	return outgoing{stream: stream}, isBoot(reply.GetHello(), to.Boot)
 }
 
 var errOtherBoot = errors.New("another boot answers")
@@ -122,9 +123,12 @@ func isBoot(h *peerv1.Hello, boot uint64) error {
 // outgoing is the teller's end of a stream.
 type outgoing struct {
 	stream grpc.BidiStreamingClient[peerv1.Note, peerv1.Heard]
+	end    context.CancelFunc
 }
 
-func (o outgoing) Send(n node.Note) error { return o.stream.Send(noteToWire(n)) }
+func (o outgoing) End() { o.end() }
+
+func (o outgoing) Send(n keeper.Note) error { return o.stream.Send(noteToWire(n)) }
 
 func (o outgoing) Heard() (uint64, error) {
 	heard, err := o.stream.Recv()
@@ -136,10 +140,10 @@ type incoming struct {
 	stream grpc.BidiStreamingServer[peerv1.Note, peerv1.Heard]
 }
 
-func (i incoming) Recv() (node.Note, error) {
+func (i incoming) Recv() (keeper.Note, error) {
 	n, err := i.stream.Recv()
 	if err != nil {
-		return node.Note{}, err
+		return keeper.Note{}, err
 	}
 	return noteFromWire(n)
 }
@@ -159,7 +163,7 @@ func (s *Server) Tell(stream grpc.BidiStreamingServer[peerv1.Note, peerv1.Heard]
 	if err := s.welcome(hello, func(own *peerv1.Hello) error { return stream.Send(&peerv1.Heard{Hello: own}) }); err != nil {
 		return err
 	}
-	return ignoreEOF(s.config.Hearer.Hear(stream.Context(), node.Peer{ID: hello.Id, Boot: hello.Boot}, incoming{stream}))
+	return ignoreEOF(s.config.Hearer.Hear(hello.Boot, incoming{stream}))
 }
 
 // Probe finds out whether a boot still answers on a peer port.

@@ -15,6 +15,7 @@ import (
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node"
 	"github.com/tokenring/tokenring/node/authority"
+	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 	"github.com/tokenring/tokenring/ring"
@@ -22,7 +23,7 @@ import (
 )
 
 // notes is one of every kind.
-func notes(t *testing.T) []node.Note {
+func notes(t *testing.T) []keeper.Note {
 	e := func(c, b uint64) authority.Epoch { return authority.Epoch{Counter: c, Boot: b} }
 	members := []authority.Member{{Boot: 1, ID: "a", Addr: "127.0.0.1:1", State: authority.Active}, {Boot: 1<<64 - 1, ID: "b", State: authority.Leaving}}
 	held := []authority.Holding{{Partition: 0, Epoch: e(3, 1)}, {Partition: ring.Partitions - 1, Epoch: e(1<<64-1, 1<<64-1)}, {Partition: 7, Epoch: e(4, 1)}}
@@ -41,19 +42,19 @@ func notes(t *testing.T) []node.Note {
 		authority.Fetch{Claim: 9, Parts: []int{0, ring.Partitions - 1}},
 		authority.Drop{Parts: held},
 	}
-	var all []node.Note
+	var all []keeper.Note
 	for _, m := range messages {
-		all = append(all, node.Note{Message: m})
+		all = append(all, keeper.Note{Message: m})
 	}
 	slow, fast := limit(t, 100, time.Minute, 20), limit(t, 0, 0, 1<<60)
-	return append(all, node.Note{Chunks: []node.Chunk{
+	return append(all, keeper.Note{Chunks: []keeper.Chunk{
 		{Partition: 3, Epoch: e(1, 2), Seq: 9, Start: true, States: []bucket.State{
 			{Name: "api", Key: "k\x00\xff", Limit: slow, Version: 1<<64 - 1, Deficit: 1},
 			{Name: "login", Key: "k", Limit: fast, Deficit: 1 << 61},
 			{Name: "api", Key: "", Limit: slow, Version: 1<<64 - 1, Deficit: 5},
 			{Name: "api", Key: "gone", Limit: limit(t, 0, 0, 0), Gone: true},
 		}},
-		{Kind: node.Merged, Partition: 4, End: true, Number: 3, States: []bucket.State{}},
+		{Kind: keeper.Merged, Partition: 4, End: true, Number: 3, States: []bucket.State{}},
 	}})
 }
 
@@ -139,13 +140,11 @@ func FuzzNote(f *testing.F) {
 
 // teller is a fake that tells notes and counts what was heard.
 type teller struct {
-	tell func(context.Context, node.Outgoing) error
+	tell func(keeper.Outgoing)
 	gone chan uint64
 }
 
-func (f *teller) Tell(ctx context.Context, _ node.Peer, out node.Outgoing) error {
-	return f.tell(ctx, out)
-}
+func (f *teller) Tell(_ uint64, out keeper.Outgoing) { f.tell(out) }
 func (f *teller) Gone(boot uint64) {
 	select {
 	case f.gone <- boot:
@@ -156,11 +155,11 @@ func (f *teller) Gone(boot uint64) {
 // hearer is a fake that remembers what it was told.
 type hearer struct {
 	mu    sync.Mutex
-	heard []node.Note
+	heard []keeper.Note
 	ended int
 }
 
-func (h *hearer) Hear(_ context.Context, from node.Peer, in node.Incoming) error {
+func (h *hearer) Hear(boot uint64, in keeper.Incoming) error {
 	defer func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -171,8 +170,8 @@ func (h *hearer) Hear(_ context.Context, from node.Peer, in node.Incoming) error
 		if err != nil {
 			return err
 		}
-		if from.ID != "a" || from.Boot != 1 {
-			return fmt.Errorf("told by %+v", from)
+		if boot != 1 {
+			return fmt.Errorf("told by %d", boot)
 		}
 		h.mu.Lock()
 		h.heard = append(h.heard, note)
@@ -211,10 +210,12 @@ func TestTelling(t *testing.T) {
 	all := notes(t)
 	done := make(chan struct{})
 	opened := 0
-	f := &teller{gone: make(chan uint64, 1), tell: func(ctx context.Context, out node.Outgoing) error {
+	f := &teller{gone: make(chan uint64, 1), tell: func(out keeper.Outgoing) {
 		if opened++; opened > streams {
-			<-ctx.Done()
-			return ctx.Err()
+			if n, err := out.Heard(); err == nil {
+				t.Errorf("%d notes were heard, none told", n)
+			}
+			return
 		}
 		for _, n := range all {
 			if err := out.Send(n); err != nil {
@@ -232,7 +233,6 @@ func TestTelling(t *testing.T) {
 		if opened == streams {
 			close(done)
 		}
-		return nil
 	}}
 	h := &hearer{}
 	_, to := listenTo(t, 7, "127.0.0.1:0", h)
@@ -261,9 +261,10 @@ func TestTelling(t *testing.T) {
 
 // Whoever ends, or gives its address to another boot, is found gone.
 func TestGone(t *testing.T) {
-	f := &teller{gone: make(chan uint64, 1), tell: func(_ context.Context, out node.Outgoing) error {
-		_, err := out.Heard()
-		return err
+	f := &teller{gone: make(chan uint64, 1), tell: func(out keeper.Outgoing) {
+		if n, err := out.Heard(); err == nil {
+			t.Errorf("%d notes were heard, none told", n)
+		}
 	}}
 	h := &hearer{}
 	server, to := listenTo(t, 7, "127.0.0.1:0", h)

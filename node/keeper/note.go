@@ -1,8 +1,6 @@
-package node
+package keeper
 
 import (
-	"fmt"
-
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node/authority"
 )
@@ -36,22 +34,15 @@ type Chunk struct {
 	States    []bucket.State
 }
 
-// An Outgoing is the open stream to another node. Send and Heard may be called at once.
+// An Outgoing is the open stream to another node. Its methods may be called at once.
 type Outgoing interface {
 	Send(Note) error
 	Heard() (uint64, error) // waits; how many notes the other has dealt with
+	End()                   // makes the other two return
 }
 
-// An Incoming is the open stream from another node.
+// An Incoming is the open stream from another node. It ends when Hear returns.
 type Incoming interface {
 	Recv() (Note, error)
 	Ack(heard uint64) error // how many notes have been dealt with
-}
-
-// A MovedError says that the asked node does not hold the partition, and who does as far
-// as it knows. Nothing was charged.
-type MovedError struct{ To authority.Epoch }
-
-func (e *MovedError) Error() string {
-	return fmt.Sprintf("the partition is not held here, but in epoch %v", e.To)
 }
