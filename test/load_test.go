@@ -18,6 +18,7 @@ type sample struct {
 	took   time.Duration
 	asked  string // id of the node that was asked
 	key    string
+	cost   int64
 	answer harness.Answer
 	err    error
 }
@@ -61,12 +62,16 @@ func startLoad(t *testing.T, clients int, nodes []*harness.Node, check func(clie
 func (l *load) one(client, i int, c harness.Check) {
 	nodes := *l.nodes.Load()
 	n := nodes[(client+i)%len(nodes)]
+	cost := int64(1)
+	if c.Cost != nil {
+		cost = *c.Cost
+	}
 	begin := time.Now()
 	a, err := n.Check(context.Background(), c)
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.samples = append(l.samples, sample{at: now, took: now.Sub(begin), asked: n.ID, key: c.Key, answer: a, err: err})
+	l.samples = append(l.samples, sample{at: now, took: now.Sub(begin), asked: n.ID, key: c.Key, cost: cost, answer: a, err: err})
 }
 
 // ask makes the clients ask these nodes from now on.
