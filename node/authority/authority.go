@@ -132,14 +132,16 @@ type Machine struct {
 	beaten  time.Duration
 
 	members map[uint64]*member
-	order   []uint64 // their boots, sorted
-	placed  map[string]uint64
-	owners  []string
-	heirs   []string
-	moved   bool // placement has to be computed anew
+	order   []uint64          // their boots, sorted
+	placed  map[string]uint64 // boots that partitions are placed on, by id
+	owners  []uint64          // by partition, the boot that placement gives it to,
+	heirs   []uint64          // and the one that it would without this node; 0 is nobody
+	moved   bool              // placement has to be computed anew
 
 	parts    []partition
-	frozen   int // being handed over
+	frozen   int  // being handed over
+	queued   bool // some wait for that,
+	thawed   bool // and there is room again
 	claims   []*claim
 	claimed  uint64 // number of the last claim
 	notReady string
@@ -310,6 +312,9 @@ func (m *Machine) finish() []Effect {
 		m.resume()
 		m.settleAll()
 		m.tendClaims()
+	}
+	if m.thawed {
+		m.offerQueued()
 	}
 	m.flush()
 	m.checkReady()

@@ -28,7 +28,6 @@ func (m *Machine) Hear(now time.Duration, from uint64, message Message) []Effect
 				m.settle(h.Partition)
 			}
 		}
-		m.settleAll() // others wait for their turn to be frozen
 	case Refused:
 		m.refused(from, msg)
 	case Ask:
@@ -99,7 +98,6 @@ func (m *Machine) announced(x *member, held []Holding) {
 		m.adopt(i, h.Epoch)
 		m.settle(i)
 	}
-	m.settleAll()
 }
 
 // prevail tells a holder in an older epoch of this one, and waits a moment for what it has

@@ -280,12 +280,22 @@ func (m *Machine) place() {
 		}
 	}
 	before := m.owners
-	m.owners, m.heirs = m.config.Place(sorted(m.placed), m.self.ID)
-	for i, id := range m.owners {
-		if id == m.self.ID && (before == nil || before[i] != id) {
+	owners, heirs := m.config.Place(sorted(m.placed), m.self.ID)
+	m.owners, m.heirs = m.boots(owners), m.boots(heirs)
+	for i, boot := range m.owners {
+		if boot == m.self.Boot && (before == nil || before[i] != boot) {
 			m.parts[i].since = m.now
 		}
 	}
+}
+
+// boots turns ids of placement into boots.
+func (m *Machine) boots(ids []string) []uint64 {
+	boots := make([]uint64, len(ids))
+	for i, id := range ids {
+		boots[i] = m.placed[id]
+	}
+	return boots
 }
 
 // A Place is what a node knows of one partition.
@@ -305,13 +315,13 @@ func (m *Machine) Place(i int) Place {
 	p := &m.parts[i]
 	place := Place{Role: p.role, Epoch: p.last, Copy: p.copy != (Version{}), Complete: p.copy.Complete}
 	if m.owners != nil {
-		place.Owner = m.owners[i]
+		place.Owner = m.idOf(m.owners[i])
 	}
 	switch x := m.members[p.last.Boot]; {
 	case p.role.holds():
 		place.Holder = m.self.ID
 		if at := p.sinkOf(m.heir(i)); m.heir(i) != 0 {
-			place.Heir, place.Copied = m.heirs[i], at >= 0 && p.sinks[at].done
+			place.Heir, place.Copied = m.idOf(m.heirs[i]), at >= 0 && p.sinks[at].done
 		}
 	case x != nil && !x.out:
 		place.Holder = x.ID
@@ -319,7 +329,17 @@ func (m *Machine) Place(i int) Place {
 	return place
 }
 
+func (m *Machine) idOf(boot uint64) string {
+	if x := m.members[boot]; x != nil {
+		return x.ID
+	}
+	if boot == m.self.Boot {
+		return m.self.ID
+	}
+	return ""
+}
+
 // owner returns the boot that placement gives a partition to, heir the one that it would
 // without this node. 0 is nobody.
-func (m *Machine) owner(i int) uint64 { return m.placed[m.owners[i]] }
-func (m *Machine) heir(i int) uint64  { return m.placed[m.heirs[i]] }
+func (m *Machine) owner(i int) uint64 { return m.owners[i] }
+func (m *Machine) heir(i int) uint64  { return m.heirs[i] }

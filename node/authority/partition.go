@@ -7,6 +7,7 @@ func (m *Machine) setRole(i int, r Role, e Epoch, why Cause) {
 	p := &m.parts[i]
 	if p.role == Frozen && p.to != 0 {
 		m.frozen--
+		m.thawed = true
 	}
 	p.role, p.epoch, p.to, p.claim, p.fetch = r, e, 0, nil, 0
 	if r == Holds {
@@ -255,13 +256,33 @@ func (m *Machine) offer(i int) {
 	p := &m.parts[i]
 	to := m.owner(i)
 	at := p.sinkOf(to)
-	if x := m.members[to]; x == nil || !x.in || at < 0 || !p.sinks[at].done || m.frozen >= maxFrozen || m.now < p.after || m.paused {
+	if x := m.members[to]; x == nil || !x.in || at < 0 || !p.sinks[at].done || m.now < p.after || m.paused {
+		return
+	}
+	if m.frozen >= maxFrozen {
+		m.queued = true
 		return
 	}
 	m.setRole(i, Frozen, p.epoch, Offered)
 	m.frozen++
 	p.to, p.next, p.offered = to, p.epoch.handed(to), false
 	m.handOver(i)
+}
+
+// offerQueued freezes what has waited for others to be handed over.
+func (m *Machine) offerQueued() {
+	m.thawed = false
+	if !m.queued || m.moved || m.owners == nil {
+		return
+	}
+	m.queued = false
+	for i := range m.parts {
+		if m.parts[i].role == Holds && m.owner(i) != m.self.Boot {
+			if m.offer(i); m.queued {
+				return
+			}
+		}
+	}
 }
 
 // handOver sends the handover of a frozen partition, once on each stream.

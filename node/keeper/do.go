@@ -161,7 +161,7 @@ func (k *Keeper) pushTail(box *outbox, partition int) {
 		}
 		for more := true; more; {
 			var p parcel
-			k.addChanges(&p, t, chunkStates)
+			k.addChanges(&p, t, noteStates)
 			box.push(p)
 			more = !p.note.Chunks[0].End
 		}
@@ -171,7 +171,7 @@ func (k *Keeper) pushTail(box *outbox, partition int) {
 // setAside moves what lies here of a partition to what has to be merged elsewhere.
 func (k *Keeper) setAside(partition int) {
 	for cursor, states := -1, []bucket.State(nil); cursor != 0; {
-		states, cursor = k.buckets.Export(partition, cursor, chunkStates, states[:0])
+		states, cursor = k.buckets.Export(partition, cursor, noteStates, states[:0])
 		k.stash.Merge(partition, states, nil)
 	}
 }
@@ -179,7 +179,7 @@ func (k *Keeper) setAside(partition int) {
 // mergeStash merges that here, since this node holds the partition now.
 func (k *Keeper) mergeStash(partition int) {
 	for cursor, states := -1, []bucket.State(nil); cursor != 0; {
-		states, cursor = k.stash.Export(partition, cursor, chunkStates, states[:0])
+		states, cursor = k.stash.Export(partition, cursor, noteStates, states[:0])
 		k.buckets.Merge(partition, states, k.bases[partition])
 	}
 	k.stash.Forget(partition)

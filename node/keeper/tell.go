@@ -9,10 +9,12 @@ import (
 )
 
 const (
-	copyEvery   = 5 * time.Millisecond // changes are sent
-	chunkStates = 512                  // buckets in a note at the most,
-	noteChunks  = 512                  // and chunks
-	window      = 8                    // notes with buckets that are sent before the first was dealt with
+	copyEvery  = 5 * time.Millisecond // changes are sent
+	noteStates = 512                  // buckets in a note at the most,
+	passStates = 256                  // in one of a pass,
+	noteChunks = 512                  // and chunks
+	window     = 8                    // notes with buckets that are sent before the first was dealt with
+	passPause  = 3                    // times as long as a note of a pass took, passes rest afterwards
 )
 
 // An outbox is what another node is to be told, while the stream to it is open.
@@ -23,18 +25,21 @@ type outbox struct {
 	ended  chan struct{} // closed when the stream has ended
 
 	// What follows is guarded by the keeper's lock.
-	queue   []parcel  // to be sent first, in this order
-	exports []*export // what is asked for
-	due     bool      // changes are to be sent
-	sent    uint64    // notes
-	flying  []parcel  // sent and not dealt with, of those that somebody waits for
-	loads   int       // of them with buckets
+	queue   []parcel      // to be sent first, in this order
+	exports []*export     // what is asked for
+	due     bool          // changes are to be sent
+	resting time.Duration // until when passes rest
+	sent    uint64        // notes
+	flying  []parcel      // sent and not dealt with, of those that somebody waits for
+	loads   int           // of them with buckets
+	passes  int           // and of a pass
 }
 
 // A parcel is a note with what is to be done once the other has dealt with it.
 type parcel struct {
 	note   Note
-	loaded bool          // with buckets
+	loaded bool          // with buckets,
+	pass   time.Duration // and of a pass, when it was sent
 	number uint64        // on its stream, from 1
 	begun  time.Duration // when the oldest change in it happened; 0 is none
 	passed []*track      // whose pass ends with it
@@ -147,6 +152,9 @@ func (k *Keeper) next(box *outbox, due bool) (parcel, bool) {
 	if p.loaded = p.note.Chunks != nil; p.loaded {
 		box.loads++
 	}
+	if p.pass > 0 {
+		box.passes++
+	}
 	if p.loaded || p.heard != nil {
 		flying := p
 		flying.note = Note{} // the buckets are not needed any more
@@ -170,9 +178,17 @@ func (k *Keeper) load(box *outbox, p *parcel) {
 		k.addPending(box, p, false)
 		box.due = p.room() <= 0
 	}
-	if len(p.note.Chunks) == 0 {
+	if len(p.note.Chunks) == 0 && k.mayPass(box) {
+		p.pass = k.now()
 		k.addPending(box, p, true)
 	}
+}
+
+// mayPass reports whether passes may go on. They have time, and whatever hurries waits
+// behind them, in the other node too: so one note is sent after another, with rests that
+// grow with what it costs. A node that leaves has no time.
+func (k *Keeper) mayPass(box *outbox) bool {
+	return k.leaving || box.passes == 0 && k.now() >= box.resting
 }
 
 // room is how many more buckets fit into a note.
@@ -180,7 +196,10 @@ func (p *parcel) room() int {
 	if len(p.note.Chunks) >= noteChunks {
 		return 0
 	}
-	room := chunkStates
+	room := noteStates
+	if p.pass > 0 {
+		room = passStates
+	}
 	for i := range p.note.Chunks {
 		room -= len(p.note.Chunks[i].States)
 	}
@@ -254,6 +273,10 @@ func (k *Keeper) heard(box *outbox, count uint64) {
 		box.flying = box.flying[1:]
 		if p.loaded {
 			box.loads--
+		}
+		if p.pass > 0 {
+			box.passes--
+			box.resting = k.now() + passPause*(k.now()-p.pass)
 		}
 		k.settled(box, &p)
 	}
