@@ -69,7 +69,7 @@ const (
 
 // maxFrozen is how many partitions are being handed over at once: each waits for those
 // before it in the stream.
-const maxFrozen = 16
+const maxFrozen = 8
 
 // Config says what a Machine works on.
 type Config struct {
