@@ -40,9 +40,10 @@
 // as silent after three seconds, so that a joining node does not wait for a ghost. Claims
 // have even counters and handovers odd ones: in a split, a node could claim a partition in
 // the very epoch in which it was being handed over to it, and the sender would take the
-// claim for its answer. And the answer to a handover is accepted only if that handover, or
-// a later one, was received; a node that holds for another reason refuses, and the sender
-// yields, so that what it had frozen is merged.
+// claim for its answer. And each offer of a handover has an epoch of its own and gets one
+// answer for ever: a node that is offered it again, on a new stream perhaps, says again what
+// it said. If it took what it had refused, the sender, who goes on deciding once refused,
+// would not be the only holder; if it said nothing, the sender would be frozen for ever.
 package authority
 
 import (
@@ -93,10 +94,8 @@ type partition struct {
 	epoch Epoch // in which this node holds it
 	last  Epoch // newest heard of
 
-	received Epoch // newest that was handed over to this node
-
 	to       uint64        // while frozen: the next holder, 0 while merging
-	next     Epoch         // that it will have
+	next     Epoch         // that it will have, a newer one with each offer
 	offered  bool          // the handover was sent
 	deadline time.Duration // of merging, of fetching
 

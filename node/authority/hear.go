@@ -111,33 +111,42 @@ func (m *Machine) prevail(i int, x *member) {
 	}
 }
 
-// handed takes over partitions.
+// handed takes over partitions, or refuses to.
 func (m *Machine) handed(x *member, h Handover) {
 	for n, part := range h.Parts {
-		i, p := part.Partition, &m.parts[part.Partition]
+		i := part.Partition
 		switch {
-		case !part.Epoch.After(p.received):
-			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
-		case part.Epoch.Counter <= p.last.Counter && !m.isOut(p.last):
-			// Another holder has prevailed meanwhile, and will tell the sender so.
-		case part.Epoch.Counter <= p.last.Counter:
-			// This node holds since a newer epoch, or whoever did is out.
-			if p.role.holds() {
-				m.send(x.Boot, Announce{Members: m.list(), Held: []Holding{{i, p.epoch}}})
-			}
-			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
-		case m.self.State >= Leaving, m.paused, !p.copy.Complete || p.copy.Epoch != h.From[n]:
-			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
-		default:
+		case m.takes(x, part, h.From[n]):
 			m.hold(i, part.Epoch, Received)
-			p.received = part.Epoch
+			x.taken[i] = part.Epoch
 			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
 			if m.config.Replicas > 0 && m.usable(x.Boot) {
 				m.track(i, 0, x.Boot, false)
 			}
 			m.settle(i)
+		case !part.Epoch.After(x.taken[i]):
+			m.accepts[x.Boot] = append(m.accepts[x.Boot], part)
+		default:
+			x.refused[i] = part.Epoch
+			if p := &m.parts[i]; p.role.holds() && p.epoch.After(h.From[n]) {
+				m.send(x.Boot, Announce{Members: m.list(), Held: []Holding{{i, p.epoch}}})
+			}
+			m.refuses[x.Boot] = append(m.refuses[x.Boot], part)
 		}
 	}
+}
+
+// takes reports whether this node is to become the holder by a handover. One that was
+// answered before, and came again, gets the same answer.
+func (m *Machine) takes(x *member, part Holding, from Epoch) bool {
+	i, p := part.Partition, &m.parts[part.Partition]
+	switch {
+	case !part.Epoch.After(x.taken[i]), !part.Epoch.After(x.refused[i]):
+		return false
+	case part.Epoch.Counter <= p.last.Counter, p.last.After(from) && !m.isOut(p.last):
+		return false // another holder has prevailed, this node or one that will tell the sender so
+	}
+	return m.self.State < Leaving && !m.paused && p.copy.Complete && p.copy.Epoch == from
 }
 
 func (m *Machine) refused(from uint64, r Refused) {

@@ -19,6 +19,8 @@ type member struct {
 	gone   bool          // its peer port refuses, or another boot answers there
 	out    bool
 	silent bool // out for no better reason than silence: it may have gone on deciding
+
+	taken, refused map[int]Epoch // by partition, the newest handover from it that was taken, and refused
 }
 
 // Listed is what gossip says of a member.
@@ -135,7 +137,7 @@ func (m *Machine) learn(named Member) {
 		if named.State == Left {
 			return
 		}
-		x = &member{Member: named, since: m.now, heard: m.now}
+		x = &member{Member: named, since: m.now, heard: m.now, taken: map[int]Epoch{}, refused: map[int]Epoch{}}
 		m.members[named.Boot] = x
 		at, _ := slices.BinarySearch(m.order, named.Boot)
 		m.order = slices.Insert(m.order, at, named.Boot)

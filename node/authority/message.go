@@ -26,6 +26,13 @@ func (e Epoch) After(f Epoch) bool { return e.Compare(f) > 0 }
 func (e Epoch) claimed(boot uint64) Epoch { return Epoch{(e.Counter | 1) + 1, boot} }
 func (e Epoch) handed(boot uint64) Epoch  { return Epoch{(e.Counter + 1) | 1, boot} }
 
+func newest(e, f Epoch) Epoch {
+	if f.After(e) {
+		return f
+	}
+	return e
+}
+
 func (e Epoch) String() string { return fmt.Sprintf("%d/%x", e.Counter, e.Boot) }
 
 // State is how far a member has come. It only goes forward.

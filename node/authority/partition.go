@@ -265,7 +265,7 @@ func (m *Machine) offer(i int) {
 	}
 	m.setRole(i, Frozen, p.epoch, Offered)
 	m.frozen++
-	p.to, p.next, p.offered = to, p.epoch.handed(to), false
+	p.to, p.next, p.offered = to, newest(p.epoch, p.next).handed(to), false
 	m.handOver(i)
 }
 
