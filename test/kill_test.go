@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,13 +19,14 @@ import (
 type fall struct {
 	victim string
 	at     time.Time
-	lag    time.Duration // largest of its replication until then
+	window time.Duration // before it, of answers that may be forgotten
 
 	probes []sample // of buckets that it held, asked for right after it
 }
 
-// crashWindow is how long before a fall an answer may be lost, besides the replication lag.
-const crashWindow = 10 * time.Millisecond
+// crashWindow is how long before a fall an answer may be forgotten, besides the largest
+// replication lag until then. With no copies it is as long as a test runs.
+const crashWindow, always = 10 * time.Millisecond, time.Hour
 
 // generations is a load on buckets of twenty that do not refill: each of its slots asks for
 // one bucket until that must be empty, and then for the next. So what is lost of a bucket
@@ -38,26 +40,56 @@ func (g *generations) check(client, i int) harness.Check {
 	return harness.Check{Limit: "twenty", Key: fmt.Sprintf("slot-%d-%d", slot, (g.slots[slot].Add(1)-1)/generationAsks)}
 }
 
+// A killing is how nodes are killed under load.
+type killing struct {
+	replicas int
+	down     time.Duration // until the node is started again
+	rounds   int           // at least,
+	lasting  time.Duration // and for so long
+}
+
 // Nodes are killed under load, one at a time, each once all copies are complete: the heirs
-// decide at once, and of what the dead decided only the last milliseconds are lost.
+// decide at once, and of what the dead decided only the last milliseconds are forgotten.
 func TestKillUnderLoad(t *testing.T) {
-	end := time.Now().Add(8 * time.Second)
+	k := killing{replicas: 1, down: 2 * time.Second, rounds: 3}
 	if full {
-		end = time.Now().Add(2 * time.Minute)
+		k.lasting = 2 * time.Minute
 	}
-	c := harness.Start(t, harness.Config{Nodes: 3, Flags: patient, Limits: loadLimits})
-	c.WaitSettled(true)
+	k.run(t)
+}
+
+// The same, with each node started again at once, under its id.
+func TestKillAndRestartUnderLoad(t *testing.T) {
+	k := killing{replicas: 1, rounds: 3}
+	if full {
+		k.rounds = 30
+	}
+	k.run(t)
+}
+
+// Without copies, what a node has decided dies with it: of each bucket one burst.
+func TestKillWithoutReplicas(t *testing.T) {
+	k := killing{replicas: 0, rounds: 2}
+	if full {
+		k.rounds = 10
+	}
+	k.run(t)
+}
+
+func (k killing) run(t *testing.T) {
+	flags := append([]string{"--replicas", strconv.Itoa(k.replicas)}, patient...)
+	c := harness.Start(t, harness.Config{Nodes: 3, Flags: flags, Limits: loadLimits})
+	c.WaitSettled(k.replicas > 0)
 	var g generations
 	l := startLoad(t, loadClients, c.Nodes(), g.check)
 	var falls []fall
-	for time.Now().Before(end) {
-		before, _ := l.seen(0, none)
-		wait.For(t, harness.Slow, "checks under load", func() bool { n, _ := l.seen(0, none); return n > before+2000 })
+	for begin := time.Now(); len(falls) < k.rounds || time.Since(begin) < k.lasting; {
+		l.await(t, 2000)
 		victim := c.Nodes()[rand.IntN(3)]
-		falls = append(falls, killOne(t, c, l, victim))
-		wait.For(t, harness.Slow, "two seconds to pass", func() bool { return time.Since(falls[len(falls)-1].at) > 2*time.Second })
+		falls = append(falls, k.one(t, c, l, victim))
+		wait.For(t, harness.Slow, "the time to start it again", func() bool { return time.Since(falls[len(falls)-1].at) >= k.down })
 		victim.Restart()
-		c.WaitSettled(true)
+		c.WaitSettled(k.replicas > 0)
 		l.ask(c.Nodes()...)
 	}
 	samples := l.end()
@@ -66,9 +98,9 @@ func TestKillUnderLoad(t *testing.T) {
 	assessLosses(t, samples, falls)
 }
 
-// killOne kills a node, whose clients ask another one from then on, and looks at once at the
+// one kills a node, whose clients ask another one from then on, and looks at once at the
 // buckets that it held.
-func killOne(t *testing.T, c *harness.Cluster, l *load, victim *harness.Node) fall {
+func (k killing) one(t *testing.T, c *harness.Cluster, l *load, victim *harness.Node) fall {
 	t.Helper()
 	var keys []string
 	for key, holder := range holdersOf(t, victim) {
@@ -76,8 +108,10 @@ func killOne(t *testing.T, c *harness.Cluster, l *load, victim *harness.Node) fa
 			keys = append(keys, key)
 		}
 	}
-	f := fall{victim: victim.ID, probes: make([]sample, len(keys))}
-	f.lag = time.Duration(metric(t, victim, "tokenring_replication_lag_max_seconds") * float64(time.Second))
+	f := fall{victim: victim.ID, window: always, probes: make([]sample, len(keys))}
+	if k.replicas > 0 {
+		f.window = crashWindow + lagOf(t, victim)
+	}
 	f.at = time.Now()
 	victim.Kill()
 	l.ask(running(c)...)
@@ -91,6 +125,11 @@ func killOne(t *testing.T, c *harness.Cluster, l *load, victim *harness.Node) fa
 	}
 	probes.Wait()
 	return f
+}
+
+// lagOf returns the largest replication lag of a node in its last ten seconds at least.
+func lagOf(t *testing.T, n *harness.Node) time.Duration {
+	return time.Duration(metric(t, n, "tokenring_replication_lag_max_seconds") * float64(time.Second))
 }
 
 // open reports whether a check was under way at the time of the fall.
@@ -160,7 +199,7 @@ func assessLosses(t *testing.T, samples []sample, falls []fall) {
 			k.unsure++
 		}
 		for i, f := range falls {
-			recent := s.answer.Node == f.victim && s.at.Before(f.at) && s.at.After(f.at.Add(-crashWindow-f.lag))
+			recent := s.answer.Node == f.victim && s.at.Before(f.at) && s.at.After(f.at.Add(-f.window))
 			if f.open(s) || recent && s.answer.Allowed {
 				lost[i][s.key]++
 			}
@@ -191,7 +230,7 @@ func assessLosses(t *testing.T, samples []sample, falls []fall) {
 			n += of
 		}
 		bound += n
-		t.Logf("%s fell: answers of its last %v + %v of lag, and in flight: %d", f.victim, crashWindow, f.lag.Round(100*time.Microsecond), n)
+		t.Logf("%s fell: answers of its last %v, and in flight: %d", f.victim, f.window.Round(100*time.Microsecond), n)
 	}
 	t.Logf("%d buckets gave %d beyond their limits, want at most %d", len(keys), beyond, bound)
 	if beyond > bound {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tokenring/tokenring/test/harness"
+	"github.com/tokenring/tokenring/test/wait"
 )
 
 // A sample is one check under load and what came of it.
@@ -91,6 +92,13 @@ func (l *load) seen(from int, match func(sample) bool) (int, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.samples), slices.ContainsFunc(l.samples[min(from, len(l.samples)):], match)
+}
+
+// await waits for so many further samples.
+func (l *load) await(t *testing.T, more int) {
+	t.Helper()
+	before, _ := l.seen(0, none)
+	wait.For(t, harness.Slow, "checks under load", func() bool { n, _ := l.seen(0, none); return n >= before+more })
 }
 
 // latencies describes how long answers took.

@@ -22,10 +22,9 @@ func TestStandstillUnderLoad(t *testing.T) {
 	before := epochs(t, c)
 	var g generations
 	l := startLoad(t, loadClients, nodes, g.check)
-	wait.For(t, harness.Slow, "checks under load", func() bool { n, _ := l.seen(0, none); return n > 2000 })
+	l.await(t, 2000)
 
-	lag := time.Duration(metric(t, victim, "tokenring_replication_lag_max_seconds") * float64(time.Second))
-	f := fall{victim: victim.ID, at: time.Now(), lag: lag}
+	f := fall{victim: victim.ID, window: crashWindow + lagOf(t, victim), at: time.Now()}
 	victim.Stop()
 	l.ask(survivors...)
 	states := map[string][]string{} // in which each of the others lists the node

@@ -54,8 +54,7 @@ func silenceUnderLoad(t *testing.T, policy string, flags []string) {
 	l := startLoad(t, loadClients, nodes, func(client, i int) harness.Check {
 		return harness.Check{Limit: "api", Key: loadKey(client*7 + i)}
 	})
-	from, _ := l.seen(0, none)
-	wait.For(t, harness.Slow, "the load to run", func() bool { n, _ := l.seen(0, none); return n > from+2000 })
+	l.await(t, 2000)
 	l.ask(survivors...)
 
 	death := time.Now()
@@ -64,13 +63,12 @@ func silenceUnderLoad(t *testing.T, policy string, flags []string) {
 		return survivors[0].State(victim.ID) == "dead" && survivors[1].State(victim.ID) == "dead"
 	})
 	checkBucketsOfSilentKeys(t, survivors, victim.ID)
-	before, _ := l.seen(0, none)
-	wait.For(t, harness.Slow, "checks after the change", func() bool { n, _ := l.seen(0, none); return n > before+2000 })
+	l.await(t, 2000)
 
 	victim.Kill()
 	back := time.Now()
 	victim.Restart()
-	before, _ = l.seen(0, none)
+	before, _ := l.seen(0, none)
 	wait.For(t, harness.Slow, "the node to be used again", func() bool {
 		_, used := l.seen(before, func(s sample) bool { return s.answer.Node == victim.ID && !s.answer.Degraded })
 		return used

@@ -259,10 +259,13 @@ func (n *Node) Stop() { n.signal(syscall.SIGSTOP) }
 // Continue lets a stopped process go on.
 func (n *Node) Continue() { n.signal(syscall.SIGCONT) }
 
-// Leave asks the process to leave, with SIGTERM, and waits for its good end.
+// BeginLeaving asks the process to leave, with SIGTERM.
+func (n *Node) BeginLeaving() { n.signal(syscall.SIGTERM) }
+
+// Leave asks the process to leave and waits for its good end.
 func (n *Node) Leave() {
 	n.tb.Helper()
-	n.signal(syscall.SIGTERM)
+	n.BeginLeaving()
 	if err := n.Wait(); err != nil {
 		n.tb.Errorf("%s left with %v:\n%s", n.ID, err, n.Log())
 	}
