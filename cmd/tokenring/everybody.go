@@ -49,7 +49,7 @@ func (e *everybody) NotReady() string {
 	return "joining the cluster"
 }
 
-func (*everybody) Holders() map[string]int       { return nil }
+func (*everybody) Counts() authority.Counts      { return authority.Counts{} }
 func (*everybody) Places() []keeper.Place        { return nil }
 func (*everybody) Start()                        {}
 func (*everybody) Leave(context.Context) error   { return nil }

@@ -300,47 +300,6 @@ func (m *Machine) boots(ids []string) []uint64 {
 	return boots
 }
 
-// A Place is what a node knows of one partition.
-type Place struct {
-	Role     Role
-	Epoch    Epoch  // newest heard of
-	Owner    string // id that placement names
-	Holder   string // id of the newest holder heard of, "" if it is out or none
-	Heir     string // of a partition that this node holds
-	Copied   bool   // the heir's copy is complete
-	Copy     bool   // there is a copy here,
-	Complete bool   // a complete one
-}
-
-// Place returns what this node knows of a partition.
-func (m *Machine) Place(i int) Place {
-	p := &m.parts[i]
-	place := Place{Role: p.role, Epoch: p.last, Copy: p.copy != (Version{}), Complete: p.copy.Complete}
-	if m.owners != nil {
-		place.Owner = m.idOf(m.owners[i])
-	}
-	switch x := m.members[p.last.Boot]; {
-	case p.role.holds():
-		place.Holder = m.self.ID
-		if at := p.sinkOf(m.heir(i)); m.heir(i) != 0 {
-			place.Heir, place.Copied = m.idOf(m.heirs[i]), at >= 0 && p.sinks[at].done
-		}
-	case x != nil && !x.out:
-		place.Holder = x.ID
-	}
-	return place
-}
-
-func (m *Machine) idOf(boot uint64) string {
-	if x := m.members[boot]; x != nil {
-		return x.ID
-	}
-	if boot == m.self.Boot {
-		return m.self.ID
-	}
-	return ""
-}
-
 // owner returns the boot that placement gives a partition to, heir the one that it would
 // without this node. 0 is nobody.
 func (m *Machine) owner(i int) uint64 { return m.owners[i] }

@@ -85,6 +85,7 @@ func (k *Keeper) note(e authority.SetRole) {
 	switch e.Cause {
 	case authority.Claimed:
 		n.claimed++
+		k.metrics.claims.Inc()
 		if e.Epoch.Counter > firstClaim {
 			n.failedOver++
 			k.metrics.failovers.Inc()

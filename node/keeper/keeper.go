@@ -346,15 +346,9 @@ func (k *Keeper) Places() []Place {
 	return places
 }
 
-// Holders returns how many partitions each node holds, by id, as far as this one knows.
-func (k *Keeper) Holders() map[string]int {
+// Counts returns what this node knows of all partitions together.
+func (k *Keeper) Counts() authority.Counts {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	held := map[string]int{}
-	for i := range ring.Partitions {
-		if id := k.machine.Place(i).Holder; id != "" {
-			held[id]++
-		}
-	}
-	return held
+	return k.machine.Counts()
 }

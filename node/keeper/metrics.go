@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tokenring/tokenring/node/authority"
-	"github.com/tokenring/tokenring/ring"
 )
 
 // metrics are what a keeper counts.
 type metrics struct {
 	freezes   prometheus.Histogram
+	claims    prometheus.Counter
 	failovers prometheus.Counter
 	moved     struct{ in, out prometheus.Counter }
 	lag       prometheus.Histogram
@@ -32,6 +32,10 @@ func newMetrics(k *Keeper) *metrics {
 			Help:    "Time for which a partition decided nothing while it was handed over or merged.",
 			Buckets: []float64{2.5e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 7.5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
 		}),
+		claims: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tokenring_claims_total",
+			Help: "Partitions that came to be held here since nobody held them: for the first time, or after a failure.",
+		}),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tokenring_failovers_total",
 			Help: "Partitions taken over from a node that is gone.",
@@ -47,7 +51,7 @@ func newMetrics(k *Keeper) *metrics {
 		Help: "Buckets in partitions that were handed over, by direction (in, out).",
 	}, []string{"direction"})
 	m.moved.in, m.moved.out = moved.WithLabelValues("in"), moved.WithLabelValues("out")
-	r.MustRegister(m.freezes, m.failovers, moved, m.lag, newCurrent(k))
+	r.MustRegister(m.freezes, m.claims, m.failovers, moved, m.lag, newCurrent(k))
 	return m
 }
 
@@ -69,41 +73,46 @@ func (m *metrics) turn(now time.Duration) {
 
 // A current is what is read from the keeper when somebody asks.
 type current struct {
-	keeper             *Keeper
-	partitions, lagMax *prometheus.Desc
+	keeper                     *Keeper
+	partitions, copied, lagMax *prometheus.Desc
 }
 
 func newCurrent(k *Keeper) *current {
 	return &current{
 		keeper: k,
 		partitions: prometheus.NewDesc("tokenring_partitions",
-			"Partitions of this node, by state (holding, frozen, claiming, paused, copied).", []string{"state"}, nil),
+			"Partitions of this node, by state (holding, frozen, claiming, paused; copied: a complete copy lies here).", []string{"state"}, nil),
+		copied: prometheus.NewDesc("tokenring_partitions_replicated",
+			"Partitions of this node whose heir has a complete copy.", nil, nil),
 		lagMax: prometheus.NewDesc("tokenring_replication_lag_max_seconds",
 			"Largest replication lag of the last ten to twenty seconds.", nil, nil),
 	}
 }
 
 // Describe and Collect make it a prometheus.Collector.
-func (c *current) Describe(to chan<- *prometheus.Desc) { to <- c.partitions; to <- c.lagMax }
+func (c *current) Describe(to chan<- *prometheus.Desc) {
+	to <- c.partitions
+	to <- c.copied
+	to <- c.lagMax
+}
 
 // Collect reads the figures.
 func (c *current) Collect(to chan<- prometheus.Metric) {
 	k := c.keeper
-	counts := map[string]int{"holding": 0, "frozen": 0, "claiming": 0, "paused": 0, "copied": 0}
 	k.mu.Lock()
-	for i := range ring.Partitions {
-		switch p := k.machine.Place(i); {
-		case p.Role != authority.None:
-			counts[p.Role.String()]++
-		case p.Complete:
-			counts["copied"]++
-		}
-	}
+	counts := k.machine.Counts()
 	k.metrics.turn(k.now())
 	lag := max(k.metrics.before, k.metrics.largest)
 	k.mu.Unlock()
-	for state, n := range counts {
-		to <- prometheus.MustNewConstMetric(c.partitions, prometheus.GaugeValue, float64(n), state)
+	gauge := func(of *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
 	}
-	to <- prometheus.MustNewConstMetric(c.lagMax, prometheus.GaugeValue, lag.Seconds())
+	for role, n := range counts.Roles {
+		if role := authority.Role(role); role != authority.None {
+			gauge(c.partitions, float64(n), role.String())
+		}
+	}
+	gauge(c.partitions, float64(counts.Copies), "copied")
+	gauge(c.copied, float64(counts.Copied))
+	gauge(c.lagMax, lag.Seconds())
 }

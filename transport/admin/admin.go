@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tokenring/tokenring/node/authority"
 	"github.com/tokenring/tokenring/node/keeper"
 	"github.com/tokenring/tokenring/node/members"
 )
@@ -28,8 +29,8 @@ type Cluster interface {
 
 // Ring shows who holds what, as far as this node knows.
 type Ring interface {
-	Holders() map[string]int // partitions held, by id
-	Places() []keeper.Place  // by partition
+	Counts() authority.Counts
+	Places() []keeper.Place // by partition
 	NotReady() string
 }
 
@@ -92,7 +93,7 @@ type member struct {
 const suspect = "suspect"
 
 func listMembers(c Config) []member {
-	partitions := c.Ring.Holders()
+	partitions := c.Ring.Counts().Holders
 	list := []member{}
 	for _, m := range c.Cluster.View() {
 		shown := member{ID: m.ID, State: m.State.String(), Addr: m.Peer, Self: m.Self}

@@ -31,8 +31,8 @@ func (cluster) View() members.View {
 	}
 }
 
-func (cluster) Holders() map[string]int {
-	return map[string]int{"b": 1365, "a": 1364, "c": 1360, "d": 4}
+func (cluster) Counts() authority.Counts {
+	return authority.Counts{Holders: map[string]int{"b": 1365, "a": 1364, "c": 1360, "d": 4}}
 }
 
 func (cluster) Places() []keeper.Place {
