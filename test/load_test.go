@@ -44,6 +44,7 @@ func startLoad(t *testing.T, clients int, nodes []*harness.Node, check func(clie
 	l.nodes.Store(&nodes)
 	for client := range clients {
 		l.clients.Go(func() {
+			<-time.After(pace * time.Duration(client) / time.Duration(clients)) // not all at the same moment
 			tick := time.NewTicker(pace)
 			defer tick.Stop()
 			for i := 0; ; i++ {

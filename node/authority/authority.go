@@ -68,6 +68,9 @@ const (
 	remembered = 10 * time.Minute       // how long a member that is out is known
 )
 
+// sweep is how many ticks it takes to look at every partition.
+const sweep = 5
+
 // maxFrozen is how many partitions are being handed over at once: each waits for those
 // before it in the stream.
 const maxFrozen = 8
@@ -136,6 +139,7 @@ type Machine struct {
 	owners  []uint64          // by partition, the boot that placement gives it to,
 	heirs   []uint64          // and the one that it would without this node; 0 is nobody
 	moved   bool              // placement has to be computed anew
+	swept   int               // partitions that settleSome has come to
 
 	parts    []partition
 	frozen   int  // being handed over
@@ -181,7 +185,7 @@ func (m *Machine) Tick(now time.Duration) []Effect {
 		m.broadcast(Beat{})
 	}
 	m.resume()
-	m.settleAll()
+	m.settleSome()
 	m.tendClaims()
 	return m.finish()
 }

@@ -56,46 +56,6 @@ func (m *Machine) yield(i int, to Epoch) {
 	m.emit(Stash{i})
 }
 
-// owe notes that there is something to merge at the holder.
-func (m *Machine) owe(i int) {
-	p := &m.parts[i]
-	p.owed, p.debtor = true, 0
-	p.debt++
-}
-
-// Owe says that what another node wanted to be merged here was stashed instead, since this
-// node does not hold the partition.
-func (m *Machine) Owe(i int) []Effect {
-	m.owe(i)
-	m.settle(i)
-	return m.finish()
-}
-
-// Paid says that a holder has dealt with what was stashed of a partition, by the number
-// that the export had. What was stashed since is another export.
-func (m *Machine) Paid(i int, number uint64) []Effect {
-	if p := &m.parts[i]; p.owed && p.debt == number {
-		p.owed, p.debtor = false, 0
-		m.emit(Unstash{i})
-	}
-	return m.finish()
-}
-
-// pay sends what was stashed to the holder, once on each stream. If that is this node by
-// now, it merges it itself.
-func (m *Machine) pay(i int) {
-	p := &m.parts[i]
-	switch to := p.last.Boot; {
-	case !p.owed || p.debtor == to:
-	case p.role == Holds:
-		p.owed, p.debtor = false, 0
-		m.emit(MergeStash{i})
-	case !p.role.holds() && m.usable(to):
-		p.debtor = to
-		m.emit(Export{To: to, Partition: i, Merge: true, Number: p.debt})
-	}
-}
-
 // adopt takes note of an epoch.
 func (m *Machine) adopt(i int, e Epoch) {
 	if p := &m.parts[i]; e.After(p.last) {
@@ -110,6 +70,15 @@ func (m *Machine) settleAll() {
 	}
 	for i := range m.parts {
 		m.settle(i)
+	}
+}
+
+// settleSome does so for a part of them, in turn: what is due by time alone can wait for a
+// few ticks.
+func (m *Machine) settleSome() {
+	for range (len(m.parts) + sweep - 1) / sweep {
+		m.swept = (m.swept + 1) % len(m.parts)
+		m.settle(m.swept)
 	}
 }
 
@@ -336,15 +305,6 @@ func (m *Machine) Learn(i int, e Epoch) []Effect {
 	return m.finish()
 }
 
-// Merged says that all that another holder has decided is in.
-func (m *Machine) Merged(i int) []Effect {
-	if p := &m.parts[i]; p.role == Frozen && p.to == 0 {
-		m.setRole(i, Holds, p.epoch, Resumed)
-		m.settle(i)
-	}
-	return m.finish()
-}
-
 // Takes reports whether buckets from another node may be put into a partition: Copy when
 // they come from its holder, Fetched when they were asked for, Merge when this node holds.
 func (m *Machine) TakesCopy(from uint64, i int, e Epoch, seq uint64, start, end bool) bool {
@@ -366,12 +326,6 @@ func (m *Machine) TakesCopy(from uint64, i int, e Epoch, seq uint64, start, end 
 		p.copy = Version{Epoch: e, Seq: seq}
 	}
 	return true
-}
-
-// TakesMerge reports whether the history of another holder may be merged into a partition.
-func (m *Machine) TakesMerge(from uint64, i int) bool {
-	x, p := m.members[from], &m.parts[i]
-	return x != nil && x.in && (p.role == Holds || p.role == Frozen && p.to == 0)
 }
 
 // waitsFor says what an active node still has to hold before it is ready.
