@@ -21,6 +21,31 @@ func (s *Store) Snapshot(partition int) *Base {
 	return base
 }
 
+// deficit returns how far a bucket of the base would be below full by now, in units of a
+// limit. Without a base it would be full.
+func (b *Base) deficit(id string, of Limit, now int64) int64 {
+	if b == nil {
+		return 0
+	}
+	was, ok := b.buckets[id]
+	if !ok {
+		return 0
+	}
+	from := was.rule.Value().Limit
+	was.level.refill(from, now)
+	return of.debt(from.capacity()-was.level.units, from)
+}
+
+// Beyond takes from the deficits of buckets what they have from a base, so that they can be
+// merged by a node that has no base.
+func (s *Store) Beyond(states []State, base *Base) {
+	now := s.now()
+	for i := range states {
+		st := &states[i]
+		st.Deficit = max(0, st.Deficit-base.deficit(st.Name+"\x00"+st.Key, st.Limit, now))
+	}
+}
+
 // Merge folds another history of the same buckets into a partition, whatever its role. With
 // all of them refilled to now, a bucket then lacks what either history spent
 // beyond the base, and the base: max(a, b, a+b-base), two capacities at the most. Without
@@ -61,14 +86,7 @@ func (s *Store) merge(sh *shard, st *State, base *Base) {
 	b := &sh.held[again]
 	b.adopt(&Take{Limit: st.Limit, Version: st.Version}, now)
 	l := b.rule.Value().Limit
-	mine, theirs, common := l.capacity()-b.level.units, l.debt(st.Deficit, st.Limit), int64(0)
-	if base != nil {
-		if was, ok := base.buckets[b.id]; ok {
-			from := was.rule.Value().Limit
-			was.level.refill(from, now)
-			common = l.debt(from.capacity()-was.level.units, from)
-		}
-	}
+	mine, theirs, common := l.capacity()-b.level.units, l.debt(st.Deficit, st.Limit), base.deficit(b.id, l, now)
 	deficit := min(max(mine, theirs, mine+theirs-common), 2*l.capacity())
 	b.level = level{units: l.capacity() - deficit, at: now}
 	sh.note(again, now)

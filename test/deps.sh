@@ -30,6 +30,17 @@ if ! command -v redis-server >/dev/null; then
 	fi
 fi
 
+for tool in ip:iproute2:iproute:iproute2mac nft:nftables:nftables:nftables; do
+	IFS=: read -r command apt dnf brew <<<"$tool"
+	if ! command -v "$command" >/dev/null && ! [ -x "/usr/sbin/$command" ]; then
+		echo "tests: $command is missing, installing it with the system's package manager"
+		if ! install "$apt" "$dnf" "$brew"; then
+			echo "tests: $command cannot be installed: the tests of split networks are skipped"
+			[ "${CI:-}" != true ] || exit 1
+		fi
+	fi
+done
+
 if ! docker info >/dev/null 2>&1; then
 	echo "tests: no Docker engine answers: the test of docker-compose.yml is skipped"
 	[ "${CI:-}" != true ] || exit 1

@@ -143,6 +143,8 @@ func (m *Machine) takes(x *member, part Holding, from Epoch) bool {
 	switch {
 	case !part.Epoch.After(x.taken[i]), !part.Epoch.After(x.refused[i]):
 		return false
+	case p.owed:
+		return false // the sender has to merge that first: only it knows what both have started from
 	case part.Epoch.Counter <= p.last.Counter, p.last.After(from) && !m.isOut(p.last):
 		return false // another holder has prevailed, this node or one that will tell the sender so
 	}

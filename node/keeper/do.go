@@ -69,7 +69,9 @@ func (k *Keeper) setRole(e authority.SetRole) {
 		k.buckets.Freeze(i)
 	default:
 		k.buckets.Release(i)
-		delete(k.bases, i)
+		if e.Cause != authority.Yielded { // then what was decided since the base is set aside
+			delete(k.bases, i)
+		}
 	}
 	k.note(e)
 }
@@ -169,10 +171,13 @@ func (k *Keeper) pushTail(box *outbox, partition int) {
 	}
 }
 
-// setAside moves what lies here of a partition to what has to be merged elsewhere.
+// setAside moves what was decided here of a partition to what has to be merged elsewhere.
+// The base of it, if there is one, is here and not there, where the other history went on.
 func (k *Keeper) setAside(partition int) {
+	defer delete(k.bases, partition)
 	for cursor, states := -1, []bucket.State(nil); cursor != 0; {
 		states, cursor = k.buckets.Export(partition, cursor, noteStates, states[:0])
+		k.buckets.Beyond(states, k.bases[partition])
 		k.stash.Merge(partition, states, nil)
 	}
 }

@@ -43,7 +43,7 @@ type Error struct {
 // client keeps as many connections as a load test has callers.
 var client = &http.Client{
 	Timeout:   Slow,
-	Transport: &http.Transport{MaxIdleConnsPerHost: 256, MaxIdleConns: 2048},
+	Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 256, MaxIdleConns: 2048},
 }
 
 // Reply is an HTTP reply, read whole.

@@ -66,6 +66,8 @@ type Config struct {
 	Flags []string // of every node
 	// Limits is the text of a limits file for every node; "" is none.
 	Limits string
+	// Hosts gives each node a network namespace of its own; see NeedHosts.
+	Hosts bool
 }
 
 // Cluster is a set of nodes that know each other.
@@ -73,6 +75,7 @@ type Cluster struct {
 	tb     testing.TB
 	config Config
 	dir    string
+	bridge string // of the hosts, "" if all nodes are on loopback
 
 	mu    sync.Mutex
 	nodes []*Node
@@ -90,6 +93,9 @@ func New(tb testing.TB, c Config) *Cluster {
 			tb.Fatal(err)
 		}
 		cl.config.Flags = append([]string{"--limits", path}, c.Flags...)
+	}
+	if c.Hosts {
+		cl.bridge = network(tb)
 	}
 	for range c.Nodes {
 		cl.Add()
@@ -132,6 +138,9 @@ func (c *Cluster) Add() *Node {
 	for _, addr := range []*string{&n.HTTP, &n.GRPC, &n.Admin, &n.Gossip, &n.Peer} {
 		*addr = freeAddr(c.tb)
 	}
+	if c.bridge != "" {
+		n.moveTo(addHost(c.tb, c.bridge, len(c.nodes)+1))
+	}
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -163,6 +172,7 @@ type Node struct {
 
 	ID                              string
 	HTTP, GRPC, Admin, Gossip, Peer string // host:port
+	host                            *host  // nil on loopback
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -197,7 +207,7 @@ func (n *Node) Start(flags ...string) {
 	// A setting of whoever runs the tests is none of the nodes.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TOKENRING_") })
 	cmd.SysProcAttr = childAttr()
-	if err := cmd.Start(); err != nil {
+	if err := n.launch(cmd); err != nil {
 		n.tb.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -206,6 +216,17 @@ func (n *Node) Start(flags ...string) {
 		n.err = cmd.Wait()
 		close(ended)
 	}()
+}
+
+// launch starts a process on the node's host.
+func (n *Node) launch(cmd *exec.Cmd) (err error) {
+	if n.host == nil {
+		return cmd.Start()
+	}
+	if entered := n.host.enter(func() { err = cmd.Start() }); entered != nil {
+		return entered
+	}
+	return err
 }
 
 func (n *Node) logPath(start int) string {
