@@ -68,6 +68,8 @@ type Config struct {
 	Limits string
 	// Hosts gives each node a network namespace of its own; see NeedHosts.
 	Hosts bool
+	// Relayed puts a Relay before the peer port of each node.
+	Relayed bool
 }
 
 // Cluster is a set of nodes that know each other.
@@ -141,6 +143,10 @@ func (c *Cluster) Add() *Node {
 	if c.bridge != "" {
 		n.moveTo(addHost(c.tb, c.bridge, len(c.nodes)+1))
 	}
+	if c.config.Relayed {
+		n.Relay = startRelay(c.tb, n.Peer)
+		n.Gossip = strings.Replace(n.Gossip, "127.0.0.1", relayHost, 1)
+	}
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -173,6 +179,7 @@ type Node struct {
 	ID                              string
 	HTTP, GRPC, Admin, Gossip, Peer string // host:port
 	host                            *host  // nil on loopback
+	Relay                           *Relay // that others know its peer port by; nil is none
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -186,6 +193,9 @@ func (n *Node) args(flags ...string) []string {
 	args := []string{"serve", "--id", n.ID, "--http", n.HTTP, "--grpc", n.GRPC, "--admin", n.Admin, "--gossip", n.Gossip, "--peer", n.Peer, "--drain", "200ms"}
 	for _, other := range n.cluster.Nodes() {
 		args = append(args, "--join", other.Gossip)
+	}
+	if n.Relay != nil {
+		args = append(args, "--advertise", relayHost)
 	}
 	return append(append(args, n.cluster.config.Flags...), flags...)
 }
