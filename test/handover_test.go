@@ -14,24 +14,37 @@ import (
 )
 
 // handovers is a cluster of three nodes behind relays, under load on buckets of ten that do
-// not refill. At each change there are tokens left in all of them.
+// not refill. At each change some tokens of each are spent and some are left.
 type handovers struct {
 	t       *testing.T
 	c       *harness.Cluster
 	l       *load
 	rounds  int
-	granted atomic.Int64 // takes that may be made
+	spent   map[string]int // before the load, by key
+	granted atomic.Int64   // takes that may be made under load
 }
 
-const handoverClients = 32
+const (
+	handoverClients = 32
+	spentBefore     = 3 // tokens of each bucket
+)
 
 func startHandovers(t *testing.T, short, long int) *handovers {
+	t.Helper()
 	h := &handovers{t: t, rounds: short}
 	if full {
 		h.rounds = long
 	}
 	h.c = harness.Start(t, harness.Config{Nodes: 3, Flags: patient, Limits: churnLimits, Relayed: true})
 	h.c.WaitSettled(true)
+	h.spent = map[string]int{}
+	eachKey(t, h.c.Nodes(), func(key string, a harness.Answer) bool {
+		if !a.Allowed {
+			t.Errorf("key %s was denied with tokens left: %+v", key, a)
+		}
+		h.spent[key]++
+		return h.spent[key] < spentBefore
+	})
 	var taken atomic.Int64
 	look := int64(0)
 	h.l = startLoad(t, handoverClients, h.c.Nodes(), func(client, i int) harness.Check {
@@ -46,7 +59,7 @@ func startHandovers(t *testing.T, short, long int) *handovers {
 // join begins a round: a new node, which takes partitions from all others, is there but
 // does not run yet.
 func (h *handovers) join() *harness.Node {
-	h.granted.Add(int64(churnKeys * (churnBurst - 2) / h.rounds))
+	h.granted.Add(int64(churnKeys * (churnBurst - spentBefore - 2) / h.rounds))
 	return h.c.Add()
 }
 
@@ -60,7 +73,11 @@ func (h *handovers) settle(since time.Time, what string) {
 // exact ends the load and wants each bucket to give exactly ten, and no check to fail.
 func (h *handovers) exact() {
 	h.t.Helper()
-	drain(h.t, h.c, spending(h.t, h.l.end()))
+	spent := spending(h.t, h.l.end())
+	for key, n := range h.spent {
+		spent[key] += n
+	}
+	drain(h.t, h.c, spent)
 }
 
 // others are the nodes that run besides one.

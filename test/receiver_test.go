@@ -1,6 +1,7 @@
 package test
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -22,8 +23,8 @@ func TestReceiverDiesBeforeInstalling(t *testing.T) {
 		caught := c.wait(t)
 		n.Kill()
 		died := time.Now()
-		c.release()
 		h.settle(died, n.ID+" died")
+		c.release()
 		if held := c.held(n.ID); held > 0 {
 			t.Errorf("%s has said to hold %d partitions, want none", n.ID, held)
 		}
@@ -183,7 +184,7 @@ func (c *catch) lost() int {
 // what the falls may have cost, and less only by what was charged and not answered.
 func (h *handovers) within(samples []sample, falls []fall) {
 	h.t.Helper()
-	spent, may, unsure := map[string]int{}, map[string]int{}, map[string]int{}
+	spent, may, unsure := maps.Clone(h.spent), map[string]int{}, map[string]int{}
 	byVictims, beyond, bound, short := 0, 0, 0, 0
 	for _, s := range samples {
 		if s.cost == 0 {
