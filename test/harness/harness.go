@@ -162,6 +162,7 @@ func (c *Cluster) WaitReady() {
 				running = append(running, n.ID)
 			}
 		}
+		slices.Sort(running) // node-10 is listed before node-2
 		for _, n := range c.Nodes() {
 			if n.Running() && (!n.Ready() || !slices.Equal(n.Active(), running)) {
 				return false
