@@ -134,7 +134,7 @@ func TestRefusals(t *testing.T) {
 			code int
 			flag string
 			args []string
-		}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--admin", []string{"members", "-o", "json"}}} {
+		}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--admin", []string{"members", "-o", "json"}}, {1, "--admin", []string{"ring"}}} {
 			code, out, errs := runAt(t, addr, cmd.flag, cmd.args...)
 			if code != cmd.code || out != "" || strings.Count(errs, "\n") != 1 || len(errs) > 500 || c.want != "" && errs != "tokenring: "+c.want+"\n" {
 				t.Errorf("%q at %d %.60q: exit code %d, output %q, errors %q", cmd.args, c.status, c.body, code, out, errs)
@@ -149,7 +149,7 @@ func TestNobodyAnswers(t *testing.T) {
 		code int
 		flag string
 		args []string
-	}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--addr", []string{"health"}}} {
+	}{{2, "--addr", []string{"check", "k"}}, {1, "--admin", []string{"members"}}, {1, "--admin", []string{"ring"}}, {1, "--addr", []string{"health"}}} {
 		code, out, errs := runAt(t, addr, cmd.flag, cmd.args...)
 		if code != cmd.code || out != "" || !strings.Contains(errs, addr) || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%q: exit code %d, output %q, errors %q", cmd.args, code, out, errs)
@@ -197,6 +197,46 @@ func TestMembers(t *testing.T) {
 	}
 	if n.got != "GET /v1/members " {
 		t.Errorf("the node got %q", n.got)
+	}
+}
+
+func TestRing(t *testing.T) {
+	const some = `{"node":"node-1","ready":false,"not_ready":"waiting for 1 of 2 partitions","partitions":[` +
+		`{"partition":0,"owner":"node-1","holder":"node-1","epoch":4,"role":"holding","heir":"node-2","copied":true,"copy":"none","buckets":7},` +
+		`{"partition":1,"owner":"node-2","holder":"node-2","epoch":2,"role":"none","heir":"","copied":false,"copy":"complete","buckets":2},` +
+		`{"partition":2,"owner":"node-1","holder":"","epoch":0,"role":"claiming","heir":"","copied":false,"copy":"partial","buckets":1},` +
+		`{"partition":3,"owner":"node-2","holder":"node-1","epoch":3,"role":"frozen","heir":"node-2","copied":true,"copy":"none","buckets":1}]}`
+	const summary = "node-1 is not ready: waiting for 1 of 2 partitions\n" +
+		"  holding 1 partitions with 8 buckets, 2 copied to their heir\n" +
+		"  copies of 1 partitions with 3 buckets, and 1 incomplete\n" +
+		"  claiming 1, frozen 1, paused 0\n\n" +
+		"ID        PLACED  HOLDS\n" +
+		"node-1    2       2\n" +
+		"node-2    2       1\n" +
+		"(nobody)  0       1\n"
+	const list = "" +
+		"PARTITION  OWNER   HOLDER  EPOCH  ROLE      HEIR    COPIED  COPY      BUCKETS\n" +
+		"0          node-1  node-1  4      holding   node-2  true    none      7\n" +
+		"1          node-2  node-2  2      none              false   complete  2\n" +
+		"2          node-1          0      claiming          false   partial   1\n" +
+		"3          node-2  node-1  3      frozen    node-2  true    none      1\n"
+	for _, c := range []struct {
+		body string
+		args []string
+		want string
+	}{
+		{some, nil, summary},
+		{some, []string{"--partitions"}, list},
+		{some, []string{"-o", "json"}, some + "\n"},
+		{`{"node":"a","ready":true,"partitions":[]}`, nil, "a is ready\nRedis decides: no node holds a partition\n"},
+	} {
+		n := &fakeNode{status: 200, body: c.body}
+		if code, out, errs := runAt(t, n.start(t), "--admin", append([]string{"ring"}, c.args...)...); code != 0 || out != c.want || errs != "" {
+			t.Errorf("%q: exit code %d, output\n%s\nerrors %q, want\n%s", c.args, code, out, errs, c.want)
+		}
+		if n.got != "GET /v1/ring " {
+			t.Errorf("the node got %q", n.got)
+		}
 	}
 }
 

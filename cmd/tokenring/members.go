@@ -12,16 +12,21 @@ import (
 )
 
 func newMembers() *cobra.Command {
+	return newLook("members", "List the members of the cluster as a node knows them", listMembers)
+}
+
+// newLook returns a command that shows what a node answers on its admin port.
+func newLook(use, short string, show func(ctx context.Context, stdout io.Writer, addr string, out output) error) *cobra.Command {
 	var (
 		addr = address{"127.0.0.1:8082"}
 		out  output
 	)
 	c := &cobra.Command{
-		Use:   "members",
-		Short: "List the members of the cluster as a node knows them",
+		Use:   use,
+		Short: short,
 		Args:  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return listMembers(c.Context(), c.OutOrStdout(), addr.addr, out)
+			return show(c.Context(), c.OutOrStdout(), addr.addr, out)
 		},
 	}
 	c.Flags().Var(&addr, "admin", "admin address of a node")
