@@ -218,15 +218,19 @@ func TestMerge(t *testing.T) {
 		base, mine, theirs int64
 		theirLimit         Limit
 		version            uint64
+		elsewhere          bool  // the base is, where the other history comes from
 		remaining          int64 // below 0 is a debt
 	}{
-		{"both spent beyond the base", 2, 4, 5, l, 0, 3},
-		{"only we did", 2, 4, 2, l, 0, 6},
-		{"only they did", 2, 2, 6, l, 0, 4},
-		{"without a base all counts", 0, 4, 5, l, 0, 1},
-		{"more than there was is a debt", 0, 8, 9, l, 0, -7},
-		{"the debt ends at one burst", 0, 10, 10, l, 0, -10},
-		{"a newer limit counts", 0, 4, 5, wide, 1, 11},
+		{"both spent beyond the base", 2, 4, 5, l, 0, false, 3},
+		{"only we did", 2, 4, 2, l, 0, false, 6},
+		{"only they did", 2, 2, 6, l, 0, false, 4},
+		{"without a base all counts", 0, 4, 5, l, 0, false, 1},
+		{"more than there was is a debt", 0, 8, 9, l, 0, false, -7},
+		{"the debt ends at one burst", 0, 10, 10, l, 0, false, -10},
+		{"a newer limit counts", 0, 4, 5, wide, 1, false, 11},
+		{"the other one has the base", 2, 4, 5, l, 0, true, 3},
+		{"the other one has the base and spent nothing", 2, 4, 2, l, 0, true, 6},
+		{"the other one has the base and it alone spent", 2, 2, 6, l, 0, true, 4},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -238,7 +242,12 @@ func TestMerge(t *testing.T) {
 			s.Install(0, []State{{Name: "api", Key: "a", Limit: l, Deficit: c.mine}})
 			s.Hold(0)
 			s.Track(0, 1, false)
-			s.Merge(0, []State{{Name: "api", Key: "a", Limit: c.theirLimit, Version: c.version, Deficit: c.theirs}}, base)
+			theirs := []State{{Name: "api", Key: "a", Limit: c.theirLimit, Version: c.version, Deficit: c.theirs}}
+			if c.elsewhere {
+				s.Beyond(theirs, base)
+				base = nil
+			}
+			s.Merge(0, theirs, base)
 			c1 := s.Changes(0, 1, 10, nil)
 			if len(c1.States) != 1 {
 				t.Fatalf("%d changes to tell, want 1", len(c1.States))
