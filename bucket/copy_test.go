@@ -229,7 +229,6 @@ func TestMerge(t *testing.T) {
 		{"the debt ends at one burst", 0, 10, 10, l, 0, false, -10},
 		{"a newer limit counts", 0, 4, 5, wide, 1, false, 11},
 		{"the other one has the base", 2, 4, 5, l, 0, true, 3},
-		{"the other one has the base and spent nothing", 2, 4, 2, l, 0, true, 6},
 		{"the other one has the base and it alone spent", 2, 2, 6, l, 0, true, 4},
 	}
 	for _, c := range cases {
