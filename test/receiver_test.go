@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -10,35 +11,45 @@ import (
 
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
 	"github.com/tokenring/tokenring/test/harness"
+	"github.com/tokenring/tokenring/test/wait"
 )
 
-// A joining node is killed when the first handover to it is on its way. Nothing is lost
-// then: its senders have everything.
+// A joining node is killed when the first handovers to it, one from each other node, are on
+// their way. Nothing is lost then, with copies elsewhere or without: the senders have
+// everything.
 func TestReceiverDiesBeforeInstalling(t *testing.T) {
-	h := startHandovers(t, 3, 30)
-	for range h.rounds {
-		n := h.join()
-		c := h.hold(1, func(to *harness.Node, _ string, note *peerv1.Note) bool { return to == n && note.GetHandover() != nil })
-		n.Start()
-		caught := c.wait(t)
-		n.Kill()
-		died := time.Now()
-		h.settle(died, n.ID+" died")
-		c.release()
-		if held := c.held(n.ID); held > 0 {
-			t.Errorf("%s has said to hold %d partitions, want none", n.ID, held)
-		}
-		t.Logf("%s died with a handover of %d partitions before it, and %d handovers lost in all", n.ID,
-			len(caught.note.GetHandover().GetParts().GetPartitions()), c.lost())
+	for _, replicas := range []int{1, 0} {
+		t.Run(fmt.Sprintf("replicas %d", replicas), func(t *testing.T) {
+			h := startHandovers(t, replicas, 2, 20)
+			for range h.rounds {
+				h.killBeforeInstalling()
+			}
+			h.exact()
+		})
 	}
-	h.exact()
+}
+
+func (h *handovers) killBeforeInstalling() {
+	h.t.Helper()
+	n := h.join()
+	c := h.hold(1, func(to *harness.Node, _ string, note *peerv1.Note) bool { return to == n && note.GetHandover() != nil })
+	n.Start()
+	c.wait(h.t)
+	wait.For(h.t, harness.Slow, "a handover from each node", func() bool { return c.lost() == len(running(h.c))-1 })
+	n.Kill()
+	died := time.Now()
+	h.settle(died, n.ID+" died before it installed anything")
+	c.release()
+	if held := c.held(n.ID); held > 0 {
+		h.t.Errorf("%s has said to hold %d partitions, want none", n.ID, held)
+	}
 }
 
 // A node is killed when it has said to hold what it was handed over, and before the sender
 // hears of that: one that joins, and then one that takes over from one that leaves. What is
 // lost is what the death of any node costs.
 func TestReceiverDiesAfterInstalling(t *testing.T) {
-	h := startHandovers(t, 1, 10)
+	h := startHandovers(t, 1, 1, 10)
 	var falls []fall
 	for range h.rounds {
 		n := h.join()
