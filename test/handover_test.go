@@ -83,11 +83,6 @@ func (h *handovers) exact() {
 	drain(h.t, h.c, spent)
 }
 
-// others are the nodes that run besides one.
-func (h *handovers) others(n *harness.Node) []*harness.Node {
-	return slices.DeleteFunc(running(h.c), func(o *harness.Node) bool { return o == n })
-}
-
 // hook asks a hook about each note to any of the nodes; nil ends that.
 func (h *handovers) hook(hook func(to *harness.Node, from string, n *peerv1.Note) harness.Fate) {
 	for _, n := range h.c.Nodes() {

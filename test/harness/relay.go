@@ -152,7 +152,7 @@ func (r *Relay) dismiss(l *link) {
 	delete(r.links, l)
 }
 
-// open notes that a stream is there, close that it is not any more.
+// open notes that a stream is there, shut that it is not any more.
 func (r *Relay) open(from string, t *telling) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
