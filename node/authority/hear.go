@@ -85,9 +85,9 @@ func (m *Machine) announced(x *member, held []Holding) {
 		switch {
 		case p.role == Frozen && p.to == x.Boot && p.next == h.Epoch:
 			m.release(i, Given)
-		case p.role == Frozen && p.to == x.Boot && h.Epoch.After(p.next):
-			// It took the partition and went on from there, or it came to hold in another
-			// way: its answer to the handover will tell.
+		case p.role == Frozen && p.to != 0 && h.Epoch.After(p.next):
+			// The next holder took the partition, and it or the one after it went on from
+			// there; or x came to hold in another way. The answer to the handover will tell.
 		case p.role.holds() && h.Epoch.After(p.epoch):
 			m.yield(i, h.Epoch)
 		case p.role.holds() && p.epoch.After(h.Epoch):
