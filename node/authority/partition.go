@@ -35,7 +35,9 @@ func (m *Machine) release(i int, why Cause) {
 	m.adopt(i, next)
 	m.tell = m.tell || m.isOut(next) // nobody else knows that this node gave it up
 	p.copy, p.pass = Version{Complete: true, Epoch: held, Seq: 1<<64 - 1}, to
-	if p.keep = m.config.Replicas > 0 || m.isOut(next); !p.keep {
+	// If the next holder has passed it on, it keeps what has to be kept itself.
+	passed := p.last.After(next) && !m.isOut(p.last)
+	if p.keep = !passed && (m.config.Replicas > 0 || m.isOut(next)); !p.keep {
 		p.copy = Version{}
 		m.emit(Forget{i})
 	}
@@ -106,6 +108,8 @@ func (m *Machine) settle(i int) {
 		if m.now >= p.deadline {
 			m.setRole(i, Holds, p.epoch, Resumed)
 		}
+	case p.role == Frozen && m.isOut(p.next) && p.last.After(p.next) && !m.isOut(p.last):
+		m.yield(i, p.last) // who is out has never said that it took the partition
 	case p.role == Frozen && m.isOut(p.next):
 		m.release(i, Given)
 	case p.role == Frozen && !m.paused:
