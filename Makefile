@@ -33,6 +33,11 @@ chaos: build ## Changes, kills, stops and splits clusters in full, after 42 000 
 	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 6000
 	TOKENRING_CHAOS=full go test -count=1 -timeout 90m -v ./test
 
+.PHONY: model
+model: ## Checks a model of handover and claim with spin, in three minutes
+	@test/deps.sh model
+	@test/model/run.sh
+
 .PHONY: lint
 lint: ## Formatting, vet, staticcheck, known vulnerabilities
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt -l:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

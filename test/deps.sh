@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need beside Go, with the system's package manager, and says so.
 # What cannot be installed is named, with the tests that are skipped for it; under CI=true
-# nothing is skipped and this fails instead.
+# nothing is skipped and this fails instead. "model" installs what make model needs, instead.
 set -euo pipefail
 
 as_root() {
@@ -20,6 +20,16 @@ install() { # package for apt, for dnf, for brew
 		return 1
 	fi
 }
+
+if [ "${1:-}" = model ]; then
+	for tool in spin gcc; do
+		if ! command -v "$tool" >/dev/null; then
+			echo "model: $tool is missing, installing it with the system's package manager"
+			install "$tool" "$tool" "$tool" || { echo "model: $tool cannot be installed"; exit 1; }
+		fi
+	done
+	exit
+fi
 
 if ! command -v redis-server >/dev/null; then
 	echo "tests: redis-server is missing, installing it with the system's package manager"

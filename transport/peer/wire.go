@@ -1,8 +1,13 @@
-// Package peer is how nodes of one cluster talk: each dials every other one and keeps one
-// stream open, on which it asks and the other answers.
+// Package peer is how nodes of one cluster talk: each dials every other one and keeps two
+// streams open, one on which it asks and the other answers, and one on which it tells who
+// decides and moves buckets, and the other acknowledges. They have a connection each, so
+// that buckets on their way hold up no check.
 //
 //	asker: Pool ──> mux, one for each other boot ──> stream ── hello, checks ──>
 //	asked: Server <── hello, outcomes ── Node.Take <──────────────────────────
+//
+//	teller: Pool ── hello, notes ──> Server ── Keeper.Hear
+//	        Keeper.Tell <── how many were dealt with ──┘
 //
 // A stream opens with a hello from both sides. The asker says which boot it is looking
 // for; the asked answers with its own and ends the stream if it is not the one, so that
