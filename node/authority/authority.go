@@ -203,6 +203,11 @@ func (m *Machine) Leave(now time.Duration) []Effect {
 	m.now = max(m.now, now)
 	if m.self.State < Leaving {
 		m.self.State = Leaving
+		for i := range m.parts {
+			if m.parts[i].role == Claiming {
+				m.giveUp(i) // or nobody else could claim it
+			}
+		}
 		m.moved = true
 		m.broadcast(Announce{Members: m.list()})
 	}

@@ -363,6 +363,10 @@ inline breaks(a, b) {
 
 inline leaves(n) {
 	state[AT(n, n)] = LEAVING;
+	if
+	:: role[n] == claiming -> giveUp(n)
+	:: else
+	fi;
 	broadcast(n, announce, 0)
 }
 
