@@ -34,8 +34,8 @@ func TestStandstillUnderLoad(t *testing.T) {
 		}
 	}
 	wait.For(t, harness.Slow, "five seconds to pass", func() bool { watch(); return time.Since(f.at) > standstill })
-	victim.Continue()
 	back := time.Now()
+	victim.Continue()
 	wait.For(t, harness.Slow, "the cluster to settle", func() bool { watch(); return c.Unsettled(true) == "" })
 	settled := time.Since(back)
 	l.ask(nodes...)
