@@ -31,7 +31,7 @@ test: build ## Runs all tests, after installing what they need
 chaos: build ## Changes, kills, stops and splits clusters in full, after 42 000 random schedules: an hour
 	@test/deps.sh
 	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 6000
-	TOKENRING_CHAOS=full go test -count=1 -timeout 90m -v ./test
+	CHAOS=full go test -count=1 -timeout 90m -v ./test
 
 .PHONY: model
 model: ## Checks a model of handover and claim with spin, in three minutes

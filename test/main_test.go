@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { harness.Main(m) }
 
 // full asks for the long form of the tests that have one.
-var full = os.Getenv("TOKENRING_CHAOS") == "full"
+var full = os.Getenv("CHAOS") == "full"
 
 // patient is the time budget of tests that want no degraded answer on a busy machine.
 var patient = []string{"--forward-timeout", "2s"}
