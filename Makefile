@@ -28,7 +28,7 @@ test: build ## Runs all tests, after installing what they need
 	go test -count=1 -p 1 -timeout 20m $(PARTS)
 
 .PHONY: chaos
-chaos: build ## Changes, kills, stops and splits clusters in full, after 42 000 random schedules: an hour
+chaos: build ## Changes, kills, stops and splits clusters in full, after 42 000 random schedules: twenty minutes
 	@test/deps.sh
 	go test -count=1 -timeout 20m -run TestSchedules ./node/authority -v -args -schedules 6000
 	CHAOS=full go test -count=1 -timeout 90m -v ./test
