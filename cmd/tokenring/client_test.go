@@ -253,3 +253,26 @@ func TestVersion(t *testing.T) {
 		t.Errorf("build info %+v", b)
 	}
 }
+
+// What cannot be asked for is refused before anything is asked.
+func TestBenchRefuses(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--callers 0", "--callers: 0 is out of range: want 1 to 10000"},
+		{"--keys 10000001", "--keys: 10000001 is out of range: want 1 to 10000000"},
+		{"--batch 1001", "--batch: 1001 is out of range: want 1 to 1000"},
+		{"--duration 0s", "--duration must be above zero and --warmup not below"},
+		{"--warmup -1s", "--duration must be above zero and --warmup not below"},
+		{"--protocol udp", `--protocol: "udp" is unknown: want http or grpc or client`},
+		{"--spread even", `--spread: "even" is unknown: want uniform or zipf or hot`},
+		{"--addr 127.0.0.1", `"127.0.0.1" is not an address`},
+		{"hot", `unexpected argument "hot": want flags alone`},
+	} {
+		code, out, errs := runAt(t, nobody(t), "--addr", append([]string{"bench"}, strings.Fields(c.args)...)...)
+		if code != 1 || out != "" || !strings.Contains(errs, c.want) {
+			t.Errorf("bench %s: exit code %d, printed %q and %q, want %q", c.args, code, out, errs, c.want)
+		}
+	}
+	if code, _, errs := runAt(t, nobody(t), "--addr", "bench"); code != 1 || !strings.Contains(errs, "refused") {
+		t.Errorf("nobody there: exit code %d, %q", code, errs)
+	}
+}

@@ -62,7 +62,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(newServe(), newCluster(), newCheck(), newHealth(), newMembers(), newRing(), newVersion())
+	root.AddCommand(newServe(), newCluster(), newCheck(), newHealth(), newMembers(), newRing(), newBench(), newVersion())
 	return root
 }
 
