@@ -36,8 +36,8 @@
 //
 // Where this differs from the simplest reading of the design: a holder that hears of a
 // newer epoch whose holder is out goes on in an epoch newer still, since otherwise nobody
-// would follow it. A named member that gossip never lists and that never says hello counts
-// as silent after three seconds, so that a joining node does not wait for a ghost. Claims
+// would follow it. A named member that gossip does not list counts as silent after three
+// seconds without a stream from it, so that nobody waits for a ghost. Claims
 // have even counters and handovers odd ones: in a split, a node could claim a partition in
 // the very epoch in which it was being handed over to it, and the sender would take the
 // claim for its answer. And each offer of a handover has an epoch of its own and gets one
@@ -64,7 +64,7 @@ import (
 // How long things take, on the clock of the events.
 const (
 	silence    = time.Second            // without a message, for a member that gossip calls dead
-	ghost      = 3 * time.Second        // without being listed or heard at all
+	ghost      = 3 * time.Second        // without being listed and without a stream from it
 	beat       = 250 * time.Millisecond // between heartbeats
 	vacancy    = 50 * time.Millisecond  // without a holder, until it is claimed unasked
 	doubt      = time.Second            // without becoming the holder, until the last one is asked for

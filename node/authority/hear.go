@@ -47,6 +47,12 @@ func (m *Machine) Hear(now time.Duration, from uint64, message Message) []Effect
 	return m.finish()
 }
 
+// Hears reports whether what a boot sends counts.
+func (m *Machine) Hears(boot uint64) bool {
+	x := m.members[boot]
+	return x != nil && x.in
+}
+
 func (m *Machine) learnAll(members []Member) {
 	for _, named := range members {
 		m.learn(named)

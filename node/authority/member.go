@@ -9,8 +9,7 @@ import (
 // A member is another boot, as far as this node knows.
 type member struct {
 	Member
-	since  time.Duration // when it was first heard of
-	heard  time.Duration // when it last said anything
+	heard  time.Duration // when it last said anything, or was first heard of
 	in     bool          // its stream to this node is open, and the hello has arrived
 	up     bool          // this node's stream to it is open
 	met    bool          // has said hello at some time
@@ -137,7 +136,7 @@ func (m *Machine) learn(named Member) {
 		if named.State == Left {
 			return
 		}
-		x = &member{Member: named, since: m.now, heard: m.now, taken: map[int]Epoch{}, refused: map[int]Epoch{}}
+		x = &member{Member: named, heard: m.now, taken: map[int]Epoch{}, refused: map[int]Epoch{}}
 		m.members[named.Boot] = x
 		at, _ := slices.BinarySearch(m.order, named.Boot)
 		m.order = slices.Insert(m.order, at, named.Boot)
@@ -160,7 +159,7 @@ func (m *Machine) judge(x *member) {
 	if x.out {
 		return
 	}
-	silent := x.dead && m.now-x.heard >= silence || !x.met && !x.listed && m.now-x.since >= ghost
+	silent := x.dead && m.now-x.heard >= silence || !x.in && !x.listed && m.now-x.heard >= ghost
 	if x.in && silent {
 		x.in = false
 		m.emit(Cut{x.Boot})

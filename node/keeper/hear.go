@@ -115,6 +115,9 @@ func (k *Keeper) deal(h *hearing, n Note) bool {
 		k.eventLocked(func() []authority.Effect { return k.machine.Hear(k.now(), h.boot, n.Message) })
 		return true
 	}
+	if !k.machine.Hears(h.boot) {
+		return false // buckets count as little before a greeting as anything else
+	}
 	for i := range n.Chunks {
 		switch c := &n.Chunks[i]; c.Kind {
 		case Copied:

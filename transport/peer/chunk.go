@@ -82,20 +82,25 @@ func chunkFromWire(w *peerv1.Chunk, c *keeper.Chunk) error {
 	if err != nil {
 		return err
 	}
+	epoch, err := epochFromWire(w.Epoch.GetCounter(), w.Epoch.GetBoot())
+	if err != nil {
+		return err
+	}
 	*c = keeper.Chunk{
-		Kind: keeper.ChunkKind(w.Kind), Partition: int(w.Partition), Epoch: epochFromWire(w.Epoch),
+		Kind: keeper.ChunkKind(w.Kind), Partition: int(w.Partition), Epoch: epoch,
 		Seq: w.Seq, Start: w.Start, End: w.End, Number: w.Number, States: make([]bucket.State, n),
 	}
 	for i, key := range w.Keys {
 		switch {
 		case int(w.By[i]) >= len(rules):
 			return fmt.Errorf("rule %d is not in a table of %d", w.By[i], len(rules))
-		case len(key) > bucket.MaxKeyBytes:
-			return fmt.Errorf("a key has %d bytes, more than %d", len(key), bucket.MaxKeyBytes)
 		case w.Deficits[i] > math.MaxInt64:
 			return fmt.Errorf("a deficit of %d units is out of range", w.Deficits[i])
 		}
 		r := rules[w.By[i]]
+		if err := validBucket(r.name, key); err != nil {
+			return err
+		}
 		c.States[i] = bucket.State{Name: r.name, Key: string(key), Limit: r.limit, Version: r.version, Deficit: int64(w.Deficits[i])}
 	}
 	for _, at := range w.Gone {
@@ -126,6 +131,11 @@ func epochToWire(e authority.Epoch) *peerv1.Epoch {
 	return &peerv1.Epoch{Counter: e.Counter, Boot: e.Boot}
 }
 
-func epochFromWire(e *peerv1.Epoch) authority.Epoch {
-	return authority.Epoch{Counter: e.GetCounter(), Boot: e.GetBoot()}
+// epochFromWire refuses a counter that has come to its end: the next epoch would be an older
+// one, and no partition could move any more.
+func epochFromWire(counter, boot uint64) (authority.Epoch, error) {
+	if counter > maxCounter {
+		return authority.Epoch{}, fmt.Errorf("counter %d of an epoch is out of range: want at most %d", counter, uint64(maxCounter))
+	}
+	return authority.Epoch{Counter: counter, Boot: boot}, nil
 }

@@ -171,6 +171,10 @@ func (r *reader) members(list []*peerv1.Member) []authority.Member {
 }
 
 func (r *reader) partitions(list []uint32) []int {
+	if len(list) > maxParts {
+		r.fail("%d partitions are named: want at most %d", len(list), maxParts)
+		return nil
+	}
 	var all []int
 	for _, p := range list {
 		if p >= ring.Partitions {
@@ -194,7 +198,12 @@ func (r *reader) holdings(h *peerv1.Holdings) []authority.Holding {
 			r.fail("boot %d is not in a table of %d", h.Boots[i], len(h.Table))
 			return nil
 		}
-		all = append(all, authority.Holding{Partition: p, Epoch: authority.Epoch{Counter: h.Counters[i], Boot: h.Table[h.Boots[i]]}})
+		e, err := epochFromWire(h.Counters[i], h.Table[h.Boots[i]])
+		if err != nil {
+			r.fail("%w", err)
+			return nil
+		}
+		all = append(all, authority.Holding{Partition: p, Epoch: e})
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,6 +87,34 @@ func ask(t *testing.T, p *Pool, to node.Peer, takes ...bucket.Take) []bucket.Out
 	outs := make([]bucket.Outcome, len(takes))
 	p.Take(ctx, to, takes, outs)
 	return outs
+}
+
+// A check that no node sends is refused before anything is charged, so that it comes into no
+// bucket: copies of that one could not be read.
+func TestBadChecks(t *testing.T) {
+	d := &decider{do: func(takes []bucket.Take, _ []bucket.Outcome) {
+		if len(takes) > 0 {
+			t.Errorf("%+v was decided", takes)
+		}
+	}}
+	_, to := serve(t, 2, "127.0.0.1:0", d)
+	p := pool(t, to)
+	l := limit(t, 1, time.Second, 5)
+	for name, take := range map[string]bucket.Take{
+		"key":          {Name: "api", Key: strings.Repeat("k", bucket.MaxKeyBytes+1), Limit: l, Cost: 1},
+		"name":         {Name: strings.Repeat("n", maxName+1), Key: "k", Limit: l, Cost: 1},
+		"zero in name": {Name: "a\x00b", Key: "k", Limit: l, Cost: 1},
+		"cost":         {Name: "api", Key: "k", Limit: l, Cost: bucket.MaxCost + 1},
+	} {
+		if out := ask(t, p, to, take)[0]; out.Err == nil {
+			t.Errorf("%s: %+v, want an error", name, out)
+		}
+	}
+	moved := &peerv1.Outcome{Moved: &peerv1.Epoch{Counter: maxCounter + 1, Boot: 2}}
+	out := outcomeFromWire(moved)
+	if _, ok := errors.AsType[*node.MovedError](out.Err); ok || out.Err == nil {
+		t.Errorf("a holder in an epoch that cannot be: %+v", out)
+	}
 }
 
 // A take and its outcome arrive as they were sent, whatever their values.

@@ -155,7 +155,8 @@ func (p *Pool) connect(to node.Peer) error {
 		Tag: func(c *peerv1.Check, number uint64, left time.Duration) {
 			c.Seq, c.BudgetUs = number, uint32(min(left.Microseconds(), 1<<32-1))
 		},
-		Number: func(o *peerv1.Outcome) uint64 { return o.Seq },
+		Number:   func(o *peerv1.Outcome) uint64 { return o.Seq },
+		MaxBatch: maxChecks,
 	})}
 	l.Start()
 	if p.config.Teller != nil {

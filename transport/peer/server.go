@@ -89,7 +89,11 @@ func (s *Server) Ask(stream grpc.BidiStreamingServer[peerv1.Question, peerv1.Rep
 		if err != nil {
 			return ignoreEOF(err)
 		}
-		if err := a.answer(stream.Context(), question.GetChecks().GetChecks()); err != nil {
+		checks := question.GetChecks().GetChecks()
+		if len(checks) > maxChecks {
+			return status.Errorf(codes.InvalidArgument, "a message of %d checks: want at most %d", len(checks), maxChecks)
+		}
+		if err := a.answer(stream.Context(), checks); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ import (
 func notes(t *testing.T) []keeper.Note {
 	e := func(c, b uint64) authority.Epoch { return authority.Epoch{Counter: c, Boot: b} }
 	members := []authority.Member{{Boot: 1, ID: "a", Addr: "127.0.0.1:1", State: authority.Active}, {Boot: 1<<64 - 1, ID: "b", State: authority.Leaving}}
-	held := []authority.Holding{{Partition: 0, Epoch: e(3, 1)}, {Partition: ring.Partitions - 1, Epoch: e(1<<64-1, 1<<64-1)}, {Partition: 7, Epoch: e(4, 1)}}
+	held := []authority.Holding{{Partition: 0, Epoch: e(3, 1)}, {Partition: ring.Partitions - 1, Epoch: e(maxCounter, 1<<64-1)}, {Partition: 7, Epoch: e(4, 1)}}
 	last := make([]authority.Epoch, ring.Partitions)
 	last[5], last[ring.Partitions-1] = e(9, 2), e(1, 1)
 	messages := []authority.Message{
@@ -106,6 +107,11 @@ func TestBadNotes(t *testing.T) {
 		"no such limit":  chunk(func(c *peerv1.Chunk) { c.Rules[0].Per = 0 }),
 		"key":            chunk(func(c *peerv1.Chunk) { c.Keys[0] = make([]byte, bucket.MaxKeyBytes+1) }),
 		"deficit":        chunk(func(c *peerv1.Chunk) { c.Deficits[0] = 1 << 63 }),
+		"counter":        parts(&peerv1.Holdings{Partitions: []uint32{1}, Counters: []uint64{maxCounter + 1}, Boots: []uint32{0}, Table: []uint64{1}}),
+		"chunk counter":  chunk(func(c *peerv1.Chunk) { c.Epoch = &peerv1.Epoch{Counter: 1<<64 - 1} }),
+		"repeated parts": {Kind: &peerv1.Note_Fetch{Fetch: &peerv1.Fetch{Partitions: make([]uint32, maxParts+1)}}},
+		"long name":      chunk(func(c *peerv1.Chunk) { c.Rules[0].Limit = strings.Repeat("a", maxName+1) }),
+		"zero in name":   chunk(func(c *peerv1.Chunk) { c.Rules[0].Limit = "a\x00b" }),
 		"dropped bucket": chunk(func(c *peerv1.Chunk) { c.Gone = []uint32{1} }),
 	}
 	for name, n := range bad {

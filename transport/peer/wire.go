@@ -18,12 +18,36 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tokenring/tokenring/bucket"
 	"github.com/tokenring/tokenring/node"
 	peerv1 "github.com/tokenring/tokenring/proto/peer/v1"
+	"github.com/tokenring/tokenring/ring"
 )
+
+// Bounds of what another node may name. Honest nodes stay far below: a stream that goes
+// beyond is none of this protocol, and what it says would spread from here.
+const (
+	maxName    = 128     // bytes of a limit's name, as buckets go by it
+	maxCounter = 1 << 62 // of an epoch
+	maxChecks  = 512     // in a message, what the mux sends at once
+
+	// maxParts is how many partitions a message names: each hardly ever more than once.
+	maxParts = 2 * ring.Partitions
+)
+
+// validBucket returns what is wrong with the name of a limit and a key, nil for none.
+func validBucket(name string, key []byte) error {
+	switch {
+	case len(name) > maxName || strings.Contains(name, "\x00"):
+		return fmt.Errorf("the name of a limit has %d bytes or a zero byte: want at most %d and none", len(name), maxName)
+	case len(key) > bucket.MaxKeyBytes:
+		return fmt.Errorf("a key has %d bytes: want at most %d", len(key), bucket.MaxKeyBytes)
+	}
+	return nil
+}
 
 func toWire(t *bucket.Take) *peerv1.Check {
 	tokens, per := t.Limit.Rate()
@@ -38,6 +62,9 @@ func toWire(t *bucket.Take) *peerv1.Check {
 func fromWire(c *peerv1.Check, before bucket.Limit) (bucket.Take, error) {
 	if c.Cost > bucket.MaxCost || c.Cost < -bucket.MaxCost {
 		return bucket.Take{}, fmt.Errorf("cost %d is out of range", c.Cost)
+	}
+	if err := validBucket(c.Limit, c.Key); err != nil {
+		return bucket.Take{}, err
 	}
 	t := bucket.Take{Name: c.Limit, Key: string(c.Key), Cost: c.Cost, Charge: c.Charge, Version: c.Version, Limit: before}
 	tokens, per := before.Rate()
@@ -69,7 +96,11 @@ func (e undecidedError) Error() string { return "undecided: " + string(e) }
 
 func outcomeFromWire(o *peerv1.Outcome) bucket.Outcome {
 	if o.Moved != nil {
-		return bucket.Outcome{Err: &node.MovedError{To: epochFromWire(o.Moved)}}
+		to, err := epochFromWire(o.Moved.GetCounter(), o.Moved.GetBoot())
+		if err != nil {
+			return bucket.Outcome{Err: undecidedError(err.Error())}
+		}
+		return bucket.Outcome{Err: &node.MovedError{To: to}}
 	}
 	if o.Error != "" {
 		return bucket.Outcome{Err: undecidedError(o.Error)}
