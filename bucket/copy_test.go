@@ -220,16 +220,19 @@ func TestMerge(t *testing.T) {
 		version            uint64
 		elsewhere          bool  // the base is, where the other history comes from
 		remaining          int64 // below 0 is a debt
+		handedOn           bool  // the base was, by the node that took over
 	}{
-		{"both spent beyond the base", 2, 4, 5, l, 0, false, 3},
-		{"only we did", 2, 4, 2, l, 0, false, 6},
-		{"only they did", 2, 2, 6, l, 0, false, 4},
-		{"without a base all counts", 0, 4, 5, l, 0, false, 1},
-		{"more than there was is a debt", 0, 8, 9, l, 0, false, -7},
-		{"the debt ends at one burst", 0, 10, 10, l, 0, false, -10},
-		{"a newer limit counts", 0, 4, 5, wide, 1, false, 11},
-		{"the other one has the base", 2, 4, 5, l, 0, true, 3},
-		{"the other one has the base and it alone spent", 2, 2, 6, l, 0, true, 4},
+		{"both spent beyond the base", 2, 4, 5, l, 0, false, 3, false},
+		{"only we did", 2, 4, 2, l, 0, false, 6, false},
+		{"only they did", 2, 2, 6, l, 0, false, 4, false},
+		{"without a base all counts", 0, 4, 5, l, 0, false, 1, false},
+		{"more than there was is a debt", 0, 8, 9, l, 0, false, -7, false},
+		{"the debt ends at one burst", 0, 10, 10, l, 0, false, -10, false},
+		{"a newer limit counts", 0, 4, 5, wide, 1, false, 11, false},
+		{"the other one has the base", 2, 4, 5, l, 0, true, 3, false},
+		{"the other one has the base and it alone spent", 2, 2, 6, l, 0, true, 4, false},
+		{"both spent beyond a base that was handed on", 2, 4, 5, l, 0, false, 3, true},
+		{"nobody spent beyond a base that was handed on", 5, 5, 5, l, 0, false, 5, true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -238,6 +241,9 @@ func TestMerge(t *testing.T) {
 				s.Install(0, []State{{Name: "api", Key: "a", Limit: l, Deficit: c.base}})
 			}
 			base := s.Snapshot(0)
+			if c.handedOn {
+				base = s.Rebase(s.Rebase(nil, s.Based(base)), []State{{Name: "api", Key: "b", Limit: l, Deficit: 7}})
+			}
 			s.Install(0, []State{{Name: "api", Key: "a", Limit: l, Deficit: c.mine}})
 			s.Hold(0)
 			s.Track(0, 1, false)

@@ -36,6 +36,34 @@ func (b *Base) deficit(id string, of Limit, now int64) int64 {
 	return of.debt(from.capacity()-was.level.units, from)
 }
 
+// Based returns the buckets of a base as they would be by now, for another store to go on
+// with. Nil has none.
+func (s *Store) Based(b *Base) []State {
+	if b == nil {
+		return nil
+	}
+	now, states := s.now(), make([]State, 0, len(b.buckets))
+	for _, was := range b.buckets {
+		if st := was.state(now); st.Deficit > 0 {
+			states = append(states, st)
+		}
+	}
+	return states
+}
+
+// Rebase adds buckets to a base, nil being an empty one, whose levels count from now on.
+func (s *Store) Rebase(b *Base, states []State) *Base {
+	if b == nil {
+		b = &Base{buckets: make(map[string]held, len(states))}
+	}
+	for i := range states {
+		st := &states[i]
+		id := st.Name + "\x00" + st.Key
+		b.buckets[id] = held{id: id, rule: unique.Make(rule{st.Limit, st.Version}), level: st.level(s.now())}
+	}
+	return b
+}
+
 // Beyond takes from the deficits of buckets what they have from a base, so that they can be
 // merged by a node that has no base.
 func (s *Store) Beyond(states []State, base *Base) {

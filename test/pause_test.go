@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -52,6 +53,53 @@ func TestStandstillUnderLoad(t *testing.T) {
 	checkDegraded(t, samples, f, back)
 	checkEpochs(t, before, epochs(t, c), victim.ID)
 	assessLosses(t, samples, []fall{f})
+}
+
+// A node stands still, and one of those that have claimed its partitions leaves before it is
+// back. What was spent before the standstill counts once, and so does what was spent since.
+func TestStandstillWhileAClaimerLeaves(t *testing.T) {
+	const keys, before, since = 90, 4, 3
+	c := harness.Start(t, harness.Config{Nodes: 4, Flags: patient, Limits: churnLimits})
+	c.WaitSettled(true)
+	nodes := c.Nodes()
+	asked, victim, leaver := nodes[0], nodes[1], nodes[3]
+	ask := func(key string, cost int64) harness.Answer {
+		a, err := asked.Check(inTime(t), harness.Check{Limit: "ten", Key: key, Cost: &cost})
+		if err != nil || a.Degraded {
+			t.Fatalf("%+v, error %v", a, err)
+		}
+		return a
+	}
+	var held []string // keys, by the victim
+	for i := 0; len(held) < keys; i++ {
+		if key := fmt.Sprintf("key-%d", i); ask(key, before).Node == victim.ID {
+			held = append(held, key)
+		}
+	}
+	wait.For(t, harness.Slow, "copies to be told of that", func() bool { return c.Unsettled(true) == "" && lagOf(t, victim) > 0 })
+	victim.Stop()
+	moved := 0
+	wait.For(t, harness.Slow, "the others to decide", func() bool {
+		a, err := asked.Check(inTime(t), harness.Check{Limit: "ten", Key: held[0], Cost: new(int64)})
+		return err == nil && !a.Degraded && a.Node != victim.ID
+	})
+	for _, key := range held {
+		if ask(key, since).Node == leaver.ID {
+			moved++
+		}
+	}
+	leaver.Leave()
+	victim.Continue()
+	c.WaitSettled(true)
+	t.Logf("%d of %d keys were handed on by a node that had claimed them", moved, keys)
+	if moved == 0 {
+		t.Error("no key was: the test has not seen what it is for")
+	}
+	for _, key := range held {
+		if left := ask(key, 0).Remaining; left != 10-before-since {
+			t.Errorf("%s has %d tokens left, want %d", key, left, 10-before-since)
+		}
+	}
 }
 
 // checkDegraded wants no answer by the failure policy once the silence was found, nor after

@@ -332,6 +332,13 @@ func (m *Machine) TakesCopy(from uint64, i int, e Epoch, seq uint64, start, end 
 	return true
 }
 
+// TakesBase reports whether a boot may hand over a partition that it holds in an epoch, and
+// so the base of a merge too.
+func (m *Machine) TakesBase(from uint64, i int, e Epoch) bool {
+	p := &m.parts[i]
+	return m.Hears(from) && !p.role.holds() && !p.last.After(e)
+}
+
 // waitsFor says what an active node still has to hold before it is ready.
 func (m *Machine) waitsFor() string {
 	missing, placed := 0, 0

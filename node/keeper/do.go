@@ -62,6 +62,10 @@ func (k *Keeper) setRole(e authority.SetRole) {
 	switch e.Role {
 	case authority.Holds:
 		k.buckets.Hold(i)
+		if base := k.offered[i]; base != nil && e.Cause == authority.Received {
+			k.bases[i] = base
+		}
+		delete(k.offered, i)
 	case authority.Frozen:
 		k.buckets.Freeze(i)
 		k.frozen[i] = k.now()
@@ -165,10 +169,24 @@ func (k *Keeper) pushTail(box *outbox, partition int) {
 		for more := true; more; {
 			var p parcel
 			k.addChanges(&p, t, noteStates)
+			if more = !p.last().End; !more {
+				k.addBase(box, &p, t)
+			}
 			box.push(p)
-			more = !p.note.Chunks[0].End
 		}
 	}
+}
+
+// addBase adds the base of a merge that is still to come, an empty one if there is none, to
+// the last changes. What is too much for one note goes before them.
+func (k *Keeper) addBase(box *outbox, p *parcel, t *track) {
+	base := Chunk{Kind: Based, Partition: t.partition, Epoch: t.epoch, Start: true, States: k.buckets.Based(k.bases[t.partition])}
+	for len(base.States) > noteStates {
+		part := base
+		part.States, base.States, base.Start = base.States[:noteStates], base.States[noteStates:], false
+		box.push(parcel{note: Note{Chunks: []Chunk{part}}})
+	}
+	p.note.Chunks = append(p.note.Chunks, base)
 }
 
 // setAside moves what was decided here of a partition to what has to be merged elsewhere.

@@ -126,6 +126,8 @@ func (k *Keeper) deal(h *hearing, n Note) bool {
 			k.takeFetched(h.boot, c)
 		case Merged:
 			k.takeMerge(h.boot, c)
+		case Based:
+			k.takeBase(h.boot, c)
 		}
 	}
 	return true
@@ -148,6 +150,19 @@ func (k *Keeper) install(c *Chunk) {
 	if c.End && k.inPass[i] {
 		k.inPass[i] = false
 		k.buckets.Complete(i)
+	}
+}
+
+// takeBase keeps the base of a merge for the handover that it goes before.
+func (k *Keeper) takeBase(from uint64, c *Chunk) {
+	if !k.machine.TakesBase(from, c.Partition, c.Epoch) {
+		return
+	}
+	if c.Start {
+		delete(k.offered, c.Partition)
+	}
+	if len(c.States) > 0 {
+		k.offered[c.Partition] = k.buckets.Rebase(k.offered[c.Partition], c.States)
 	}
 }
 

@@ -18,7 +18,8 @@
 // Buckets are read when they are about to be sent, so an outbox holds none, and no more than
 // a window of notes is sent before the other has dealt with them: whoever is slow slows
 // down its own copies and nothing else. Before a handover, the last changes of its
-// partitions go into the outbox as messages do.
+// partitions go into the outbox as messages do, and with them the base of a merge: what a
+// node that has fallen silent had spent by then, which must not count twice if it returns.
 //
 // A stream from another node is read to its end, or cut: nothing that was read from a
 // stream counts after it was cut, or after this process stood still.
@@ -86,7 +87,8 @@ type Keeper struct {
 	inPass   []bool               // by partition, a pass over the copy here has begun
 	frozen   []time.Duration      // by partition, when it was frozen for a handover
 	stash    *bucket.Store        // what is to be merged elsewhere
-	bases    map[int]*bucket.Base // of merges
+	bases    map[int]*bucket.Base // of merges, by partition,
+	offered  map[int]*bucket.Base // and those that came before a handover
 	news     news
 	leaving  bool
 	drained  chan struct{} // closed once, while leaving, everything was handed over
@@ -112,7 +114,7 @@ func New(c Config) *Keeper {
 		tracks: make([][bucket.Slots]*track, ring.Partitions),
 		inPass: make([]bool, ring.Partitions), frozen: make([]time.Duration, ring.Partitions),
 		stash: bucket.New(bucket.Config{Shards: ring.Partitions, MaxKeys: c.Buckets.MaxKeys(), Passive: true}),
-		bases: map[int]*bucket.Base{}, drained: make(chan struct{}), stop: make(chan struct{}),
+		bases: map[int]*bucket.Base{}, offered: map[int]*bucket.Base{}, drained: make(chan struct{}), stop: make(chan struct{}),
 	}
 	for i := range k.routes {
 		k.routes[i].Store(&authority.Route{Partition: i})

@@ -20,6 +20,7 @@ const (
 	Copied  ChunkKind = iota // the holder keeps a copy up to date
 	Fetched                  // a copy for a node that claims the partition
 	Merged                   // what a node decided that was not the only holder
+	Based                    // the base of a merge that the next holder may have to do
 )
 
 // A Chunk is some buckets of one partition.

@@ -73,7 +73,7 @@ func chunkFromWire(w *peerv1.Chunk, c *keeper.Chunk) error {
 	switch {
 	case w.GetPartition() >= ring.Partitions:
 		return fmt.Errorf("it is not below %d", ring.Partitions)
-	case w.GetKind() > uint32(keeper.Merged):
+	case w.GetKind() > uint32(keeper.Based):
 		return fmt.Errorf("kind %d is not known", w.GetKind())
 	case len(w.GetBy()) != n || len(w.GetDeficits()) != n:
 		return fmt.Errorf("columns of %d keys, %d rules and %d deficits differ", n, len(w.GetBy()), len(w.GetDeficits()))

@@ -56,6 +56,7 @@ func notes(t *testing.T) []keeper.Note {
 			{Name: "api", Key: "gone", Limit: limit(t, 0, 0, 0), Gone: true},
 		}},
 		{Kind: keeper.Merged, Partition: 4, End: true, Number: 3, States: []bucket.State{}},
+		{Kind: keeper.Based, Partition: 4, Start: true, States: []bucket.State{}},
 	}})
 }
 
@@ -100,7 +101,7 @@ func TestBadNotes(t *testing.T) {
 		"answer":         {Kind: &peerv1.Note_Answer{Answer: &peerv1.Answer{Last: holdingsToWire([]authority.Holding{{Partition: 1}})}}},
 		"fetch":          {Kind: &peerv1.Note_Fetch{Fetch: &peerv1.Fetch{Partitions: []uint32{1 << 31}}}},
 		"chunk":          chunk(func(c *peerv1.Chunk) { c.Partition = ring.Partitions }),
-		"kind":           chunk(func(c *peerv1.Chunk) { c.Kind = 3 }),
+		"kind":           chunk(func(c *peerv1.Chunk) { c.Kind = 4 }),
 		"chunk columns":  chunk(func(c *peerv1.Chunk) { c.By = nil }),
 		"rule":           chunk(func(c *peerv1.Chunk) { c.By[0] = 1 }),
 		"limit":          chunk(func(c *peerv1.Chunk) { c.Rules[0].Burst = 1 << 63 }),
